@@ -1,0 +1,1 @@
+"""The ground floor: message types, time, errors, canonical forms. It imports no other package of Millstream."""

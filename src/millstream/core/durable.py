@@ -1,0 +1,47 @@
+"""Files that are either whole and on the disk, or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+    """Open a new file that takes the place of *path* when the block ends well, and vanishes when it does not.
+
+    With *sync* the bytes and the folder entry are on the disk when the block is left.
+    """
+    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
+    try:
+        with open(draft, "xb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Put *data* at *path*, whole and synced, or not at all."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of *folder* survive a power loss."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

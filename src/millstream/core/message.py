@@ -1,0 +1,165 @@
+"""The message: the one record type that travels the whole road.
+
+It has three equal forms: :class:`Message` in Python, :data:`MESSAGE_SCHEMA` in Arrow and Spark, and a JSON line
+(canonical, so that the line's hash is the message's hash).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from millstream.core.errors import InputError
+
+HEADER_TYPE = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+
+MESSAGE_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("event_time", pa.int64(), nullable=False),
+        pa.field("received_at", pa.int64(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("headers", pa.list_(pa.field("element", HEADER_TYPE, nullable=False)), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+"""One row a message. Times are microseconds since the epoch, UTC."""
+
+
+class MessageError(InputError):
+    """The message cannot be used as it is."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One record of a log.
+
+    ``body`` is any bytes; ``key`` and ``source`` are UTF-8 text (empty where there is none); ``event_time`` is when it
+    happened and ``received_at`` when the log took it, both in microseconds since the epoch, UTC. The log sets
+    ``id`` (1, 2, 3 …), ``received_at`` where it is None, and takes ``received_at`` for an absent ``event_time``.
+    """
+
+    body: bytes
+    key: str = ""
+    source: str = ""
+    event_time: int | None = None
+    received_at: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    id: int = 0
+
+
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    value: str | msgspec.UnsetType = msgspec.UNSET
+    value_base64: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON form. Fields stand in the order of their names, so what msgspec writes is canonical (RFC 8785)."""
+
+    body: str | msgspec.UnsetType = msgspec.UNSET
+    body_base64: str | msgspec.UnsetType = msgspec.UNSET
+    event_time: int | None | msgspec.UnsetType = msgspec.UNSET
+    headers: list[_Header] | msgspec.UnsetType = msgspec.UNSET
+    id: int | msgspec.UnsetType = msgspec.UNSET
+    key: str | msgspec.UnsetType = msgspec.UNSET
+    received_at: int | None | msgspec.UnsetType = msgspec.UNSET
+    source: str | msgspec.UnsetType = msgspec.UNSET
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def encode_line(message: Message) -> bytes:
+    """*message* as one canonical JSON object, without a newline.
+
+    ``body`` is text where it is UTF-8, else ``body_base64``; headers are objects of ``name`` and ``value`` or
+    ``value_base64`` by the same rule; empty headers are left out.
+    """
+    try:
+        body: str | msgspec.UnsetType = str(message.body, "utf-8")
+        body_base64: str | msgspec.UnsetType = msgspec.UNSET
+    except UnicodeDecodeError:
+        body, body_base64 = msgspec.UNSET, base64.b64encode(message.body).decode("ascii")
+    return _encoder.encode(
+        _Line(
+            body=body,
+            body_base64=body_base64,
+            event_time=message.event_time,
+            headers=[_encode_header(name, value) for name, value in message.headers] or msgspec.UNSET,
+            id=message.id,
+            key=message.key,
+            received_at=message.received_at,
+            source=message.source,
+        )
+    )
+
+
+def decode_line(line: bytes) -> Message:
+    """The message of one JSON line, as :func:`encode_line` writes it; absent members take their defaults.
+
+    Raises :class:`MessageError` that says which member is wrong.
+    """
+    try:
+        fields = _decoder.decode(line)
+        body = _decode_value(fields.body, fields.body_base64, "body")
+        headers = () if fields.headers is msgspec.UNSET else tuple(map(_decode_header, fields.headers))
+    except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
+        raise MessageError(f"not a message: {error}") from error
+    return Message(
+        body=body,
+        key=fields.key or "",
+        source=fields.source or "",
+        event_time=None if fields.event_time is msgspec.UNSET else fields.event_time,
+        received_at=None if fields.received_at is msgspec.UNSET else fields.received_at,
+        headers=headers,
+        id=fields.id or 0,
+    )
+
+
+def to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
+    """*messages* as one record batch of :data:`MESSAGE_SCHEMA`. Every time must be set."""
+    columns = [
+        pa.array([m.id for m in messages], pa.int64()),
+        pa.array([m.event_time for m in messages], pa.int64()),
+        pa.array([m.received_at for m in messages], pa.int64()),
+        pa.array([m.source for m in messages], pa.string()),
+        pa.array([m.key for m in messages], pa.string()),
+        pa.array([m.headers for m in messages], MESSAGE_SCHEMA.field("headers").type),
+        pa.array([m.body for m in messages], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
+
+
+def from_arrow(batch: pa.RecordBatch) -> Iterable[Message]:
+    """The messages of a record batch of :data:`MESSAGE_SCHEMA`, in order."""
+    names = ("body", "key", "source", "event_time", "received_at", "headers", "id")
+    for body, key, source, event_time, received_at, headers, id in zip(
+        *(batch.column(name).to_pylist() for name in names), strict=True
+    ):
+        pairs = tuple((header["name"], header["value"]) for header in headers)
+        yield Message(body, key, source, event_time, received_at, pairs, id)
+
+
+def _encode_header(name: str, value: bytes) -> _Header:
+    try:
+        return _Header(name, value=str(value, "utf-8"))
+    except UnicodeDecodeError:
+        return _Header(name, value_base64=base64.b64encode(value).decode("ascii"))
+
+
+def _decode_header(header: _Header) -> tuple[str, bytes]:
+    return header.name, _decode_value(header.value, header.value_base64, f"header {header.name!r}")
+
+
+def _decode_value(text: str | msgspec.UnsetType, encoded: str | msgspec.UnsetType, what: str) -> bytes:
+    if isinstance(text, str) and not isinstance(encoded, str):
+        return text.encode("utf-8")
+    if isinstance(encoded, str) and not isinstance(text, str):
+        return base64.b64decode(encoded, validate=True)
+    raise MessageError(f"not a message: give {what} either as text or, base64-encoded, with the ending _base64")

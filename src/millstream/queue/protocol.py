@@ -1,0 +1,112 @@
+"""The seam of work queues: tasks that are leased, and either done, tried again, or dead with a cause.
+
+Every implementation passes :class:`millstream.testing.queues.WorkQueueConformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from millstream.core.errors import MillstreamError
+
+
+class QueueError(MillstreamError):
+    """The work queue could not do what was asked."""
+
+
+class LeaseLostError(QueueError):
+    """The lease has run out or was settled already: another worker may have the task. Drop the result."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """One task in a worker's hands.
+
+    ``attempts`` counts the leases of this task up to and including this one; ``token`` proves that the lease is still
+    the current one; ``until`` is when it runs out (microseconds since the epoch on the queue's clock).
+    """
+
+    task_id: int
+    body: bytes
+    attempts: int
+    token: str
+    until: int
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How many tasks stand where. ``exact`` is False where a broker only estimates; ``as_of`` is in microseconds."""
+
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    exact: bool
+    as_of: int
+
+    @property
+    def open(self) -> int:
+        """Tasks that are neither done nor dead."""
+        return self.ready + self.leased + self.delayed
+
+
+class DeadTask(msgspec.Struct, frozen=True):
+    """A task that nobody will try again until it is redriven."""
+
+    task_id: int
+    body: bytes
+    attempts: int
+    cause: str
+    died_at: int
+
+
+class WorkQueue(Protocol):
+    """A queue of tasks (bytes), delivered at least once, about in the order they were put. Thread-safe.
+
+    What ``put``, ``ack``, ``nack`` and ``dead_letter`` confirm has survived a crash. A lease that runs out makes its
+    task ready again. Attempts are counted and survive restarts.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
+        """Add *tasks*, to be leased no sooner than *delay* seconds from now. Returns their ids, in order."""
+        ...
+
+    def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
+        """Up to *count* ready tasks, each hidden from others for *visibility* seconds. Does not wait."""
+        ...
+
+    def extend(self, lease: Lease, *, visibility: float) -> Lease:
+        """The same lease, running out *visibility* seconds from now. Raises :class:`LeaseLostError`."""
+        ...
+
+    def ack(self, leases: Sequence[Lease]) -> None:
+        """The tasks are done. Raises :class:`LeaseLostError` (after settling the others) where a lease is not current."""
+        ...
+
+    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
+        """Give the task back, to the end of the queue, *delay* seconds from now. Raises :class:`LeaseLostError`."""
+        ...
+
+    def dead_letter(self, lease: Lease, *, cause: str) -> None:
+        """Set the task aside with *cause*, for a person to look at. Raises :class:`LeaseLostError`."""
+        ...
+
+    def depth(self) -> Depth:
+        """How many tasks stand where."""
+        ...
+
+    def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
+        """Up to *limit* dead tasks with ids above *after*, by id."""
+        ...
+
+    def redrive(self, task_ids: Sequence[int] | None = None) -> int:
+        """Make dead tasks ready again, with no attempts counted: those named, or all. Returns how many."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the queue; leases stay as they are and run out by themselves."""
+        ...

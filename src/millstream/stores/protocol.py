@@ -1,0 +1,173 @@
+"""The seam of storage providers: spaces of content items with properties.
+
+Every implementation passes :class:`millstream.testing.stores.StoreConformance`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from millstream.core.errors import InputError, MillstreamError, NotFoundError
+
+
+class StoreError(MillstreamError):
+    """The storage provider could not do what was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The storage provider did not answer; the same call may succeed later."""
+
+    transient = True
+
+
+class StoreInputError(StoreError, InputError):
+    """The storage provider refuses this name, URL or value."""
+
+
+class SpaceNotFoundError(StoreError, NotFoundError):
+    """There is no such space."""
+
+
+class ItemNotFoundError(StoreError, NotFoundError):
+    """There is no such content item."""
+
+
+class SpaceNotEmptyError(StoreError):
+    """The space still holds content items."""
+
+
+class ChecksumMismatchError(StoreError):
+    """The bytes that arrived are not the bytes that were promised; nothing was stored."""
+
+
+class AlreadyExistsError(StoreError):
+    """A content item of that name exists, and the caller asked to create only."""
+
+
+class RefusedError(StoreError):
+    """The provider does not allow this change in the item's present state (archived, read-only, content-addressed)."""
+
+
+class Origin(enum.StrEnum):
+    """Who says what the checksum is."""
+
+    PROVIDER = "provider"  # the storage provider recorded it when the bytes arrived
+    USER = "user"  # it came with the upload, as a property
+    COMPUTED = "computed"  # somebody has just read the bytes
+
+
+class Checksum(msgspec.Struct, frozen=True):
+    """A checksum (``value`` in lower-case hex) and where it comes from. An ETag is never one."""
+
+    algorithm: str
+    value: str
+    origin: Origin
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of a listing. ``modified`` is in microseconds since the epoch, or None where the provider has none."""
+
+    content_id: str
+    size: int
+    modified: int | None = None
+
+
+class ItemInfo(msgspec.Struct, frozen=True):
+    """What a provider says of a content item without reading its bytes. ``modified`` is in microseconds."""
+
+    content_id: str
+    size: int
+    checksums: tuple[Checksum, ...]
+    mimetype: str
+    properties: Mapping[str, str]
+    modified: int | None = None
+    etag: str | None = None
+
+    def checksum(self, algorithm: str = "sha256") -> str | None:
+        """The value under *algorithm*, the provider's own before the user's; None where there is none."""
+        found = [c for c in self.checksums if c.algorithm == algorithm]
+        found.sort(key=lambda c: c.origin != Origin.PROVIDER)
+        return found[0].value if found else None
+
+
+class Store(Protocol):
+    """A storage provider. Thread-safe.
+
+    Names of spaces and content ids are text; a content id may hold any characters but NUL, up to 1,024 bytes in
+    UTF-8. Listings are in the order of the UTF-8 bytes. A write is whole and durable, or has not happened.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is: :func:`millstream.stores.open_provider` opens the same store from it, in any process."""
+        ...
+
+    def spaces(self) -> Sequence[str]: ...
+
+    def has_space(self, space: str) -> bool: ...
+
+    def create_space(self, space: str) -> None:
+        """Make the space; nothing happens where it exists."""
+        ...
+
+    def delete_space(self, space: str) -> None:
+        """Remove an empty space. Raises :class:`SpaceNotEmptyError`, :class:`SpaceNotFoundError`."""
+        ...
+
+    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
+        """Up to *limit* entries whose ids begin with *prefix* and come after *after*. Fewer means the end."""
+        ...
+
+    def info(self, space: str, content_id: str) -> ItemInfo:
+        """Raises :class:`ItemNotFoundError` or :class:`SpaceNotFoundError`."""
+        ...
+
+    def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> AbstractContextManager[BinaryIO]:
+        """The bytes, or *length* of them from *start*. Raises :class:`ItemNotFoundError`, :class:`SpaceNotFoundError`."""
+        ...
+
+    def put(
+        self,
+        space: str,
+        content_id: str,
+        source: BinaryIO,
+        *,
+        mimetype: str = "application/octet-stream",
+        properties: Mapping[str, str] | None = None,
+        sha256: str | None = None,
+        create_only: bool = False,
+    ) -> ItemInfo:
+        """Store the bytes of *source* and return what was stored, its provider checksum included.
+
+        Raises :class:`ChecksumMismatchError` where the bytes do not hash to *sha256*, :class:`AlreadyExistsError`
+        with *create_only*, :class:`SpaceNotFoundError`.
+        """
+        ...
+
+    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
+        """Replace all properties. Raises :class:`RefusedError` where the provider does not allow it."""
+        ...
+
+    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
+        """Copy bytes, mimetype and properties within the store."""
+        ...
+
+    def delete(self, space: str, content_id: str) -> None:
+        """Raises :class:`ItemNotFoundError` where there is none."""
+        ...
+
+
+def all_entries(store: Store, space: str, *, prefix: str = "", chunk: int = 1000) -> Iterator[Entry]:
+    """Every entry of *space*, chunk by chunk."""
+    after = ""
+    while True:
+        entries = store.entries(space, prefix=prefix, after=after, limit=chunk)
+        yield from entries
+        if len(entries) < chunk:
+            return
+        after = entries[-1].content_id
