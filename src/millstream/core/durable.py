@@ -18,12 +18,12 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
-        with open(draft, "xb") as file:
+        with draft.open("xb") as file:
             yield file
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(draft, path)
+        draft.replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()

@@ -63,11 +63,11 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     body: str | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | msgspec.UnsetType = msgspec.UNSET
-    event_time: int | None | msgspec.UnsetType = msgspec.UNSET
+    event_time: int | msgspec.UnsetType | None = msgspec.UNSET
     headers: list[_Header] | msgspec.UnsetType = msgspec.UNSET
     id: int | msgspec.UnsetType = msgspec.UNSET
     key: str | msgspec.UnsetType = msgspec.UNSET
-    received_at: int | None | msgspec.UnsetType = msgspec.UNSET
+    received_at: int | msgspec.UnsetType | None = msgspec.UNSET
     source: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -139,11 +139,11 @@ def to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
 def from_arrow(batch: pa.RecordBatch) -> Iterable[Message]:
     """The messages of a record batch of :data:`MESSAGE_SCHEMA`, in order."""
     names = ("body", "key", "source", "event_time", "received_at", "headers", "id")
-    for body, key, source, event_time, received_at, headers, id in zip(
+    for body, key, source, event_time, received_at, headers, number in zip(
         *(batch.column(name).to_pylist() for name in names), strict=True
     ):
         pairs = tuple((header["name"], header["value"]) for header in headers)
-        yield Message(body, key, source, event_time, received_at, pairs, id)
+        yield Message(body, key, source, event_time, received_at, pairs, number)
 
 
 def _encode_header(name: str, value: bytes) -> _Header:

@@ -84,7 +84,7 @@ class WorkQueue(Protocol):
         ...
 
     def ack(self, leases: Sequence[Lease]) -> None:
-        """The tasks are done. Raises :class:`LeaseLostError` (after settling the others) where a lease is not current."""
+        """The tasks are done. Raises :class:`LeaseLostError`, after settling the others, where a lease is not current."""
         ...
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:

@@ -127,8 +127,13 @@ class Store(Protocol):
         """Raises :class:`ItemNotFoundError` or :class:`SpaceNotFoundError`."""
         ...
 
-    def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> AbstractContextManager[BinaryIO]:
-        """The bytes, or *length* of them from *start*. Raises :class:`ItemNotFoundError`, :class:`SpaceNotFoundError`."""
+    def open(
+        self, space: str, content_id: str, *, start: int = 0, length: int | None = None
+    ) -> AbstractContextManager[BinaryIO]:
+        """The bytes, or *length* of them from *start*.
+
+        Raises :class:`ItemNotFoundError`, :class:`SpaceNotFoundError`.
+        """
         ...
 
     def put(
