@@ -1,0 +1,56 @@
+# Millstream: `make demo` and `make test` do all the set-up they need; everything else a user types is `millstream …`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: help demo test test-long check bench docs requirements clean
+
+help: ## List what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.demo ## Run the whole road on real data: log, batches, anchors, copies, checks, repair, proof
+	$(BIN)/millstream demo $(ARGS)
+
+test: $(VENV)/.dev ## Run the tests (CI size)
+	@scripts/system-packages
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+test-long: $(VENV)/.dev ## Run the tests at their long size
+	@scripts/system-packages
+	MILLSTREAM_TEST_SIZE=long $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3600 $(ARGS)
+
+check: $(VENV)/.dev ## Lint, types, floors
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benchmarks.md
+	$(BIN)/millstream bench all --markdown docs/benchmarks.md $(ARGS)
+
+docs: $(VENV)/.dev ## Check that the documents' links and commands hold
+	$(BIN)/python -m pytest -q tests/docs
+
+requirements: $(VENV)/.dev ## Compile the pinned requirements anew
+	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate --extra demo --extra build -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
+
+clean: ## Remove what was built (the demo's data stays)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Millstream needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 lacks venv: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.demo: $(VENV)/bin/python requirements/demo.txt pyproject.toml
+	@echo "installing into $(VENV) (a few minutes the first time) …"
+	@$(PIP) -r requirements/demo.txt
+	@$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo requirements/dev.txt
+	@$(PIP) -r requirements/dev.txt
+	@touch $@

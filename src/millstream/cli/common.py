@@ -1,0 +1,67 @@
+"""What all commands share: where the data lies, how results are printed, how errors end the process."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from millstream.settings import Settings, load_settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def data_options(command: Command) -> Command:
+    """Give *command* ``--data DIR`` and ``--config FILE``; its first argument is the :class:`Settings` they lead to."""
+
+    @click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
+    @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
+    @functools.wraps(command)
+    def with_settings(*args: Any, data: str | None, config: Path | None, **kwargs: Any) -> Any:
+        settings, _ = load_settings({"data": data}, config=config)
+        return command(settings, *args, **kwargs)
+
+    return with_settings  # type: ignore[return-value]
+
+
+def store_options(command: Command) -> Command:
+    """Like :func:`data_options`, and ``--store URL`` for a bare log store in place of a node's own."""
+
+    @click.option("--store", metavar="URL", help="A bare log store, such as sqlite:///path/log.db.")
+    @data_options
+    @functools.wraps(command)
+    def with_store(settings: Settings, *args: Any, store: str | None, **kwargs: Any) -> Any:
+        if store:
+            settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, store=store))
+        return command(settings, *args, **kwargs)
+
+    return with_store  # type: ignore[return-value]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+
+
+def print_json(value: Any) -> None:
+    """Print *value* (a struct, dict or list) as one line of JSON."""
+    line = msgspec.json.encode(value, order="sorted")
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def is_terminal() -> bool:
+    """Whether a person is watching: progress bars are drawn there, plain lines elsewhere."""
+    return sys.stderr.isatty()
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: ``35.2 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,45 @@
+"""``millstream config``: what a node is told, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from millstream.cli.common import json_option, print_json
+from millstream.settings import load_settings
+
+
+@click.group()
+def config() -> None:
+    """The settings and where each comes from."""
+
+
+@config.command()
+@click.option("--data", metavar="DIR", help="The node's folder (default ./millstream-data).")
+@click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
+@json_option
+def show(data: str | None, path: Path | None, as_json: bool) -> None:
+    """Print every setting with its origin: default, the settings file, environment or flag."""
+    settings, origins = load_settings({"data": data}, config=path)
+    rows = [
+        {"setting": name, "value": value, "origin": origins.get(name, "default")}
+        for name, value in flatten(msgspec.to_builtins(settings))
+    ]
+    for row in rows:
+        if as_json:
+            print_json(row)
+        else:
+            click.echo(f"{row['setting']:<28} {row['value']!s:<40} {row['origin']}")
+
+
+def flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested *values* with their dotted names."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

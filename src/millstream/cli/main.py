@@ -1,0 +1,91 @@
+"""``millstream``: one command a package, each loaded only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from millstream import __version__
+from millstream.core.errors import MillstreamError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
+
+
+COMMANDS = {
+    "demo": ("millstream.cli.demo:demo", "Run the whole road on real data and say what was done."),
+    "doctor": ("millstream.cli.doctor:doctor", "Say what is missing on this machine, and how to get it."),
+    "log": ("millstream.cli.log:log", "Write, read and check message logs."),
+    "batch": ("millstream.cli.batch:batch", "Batch JSON lines by event time."),
+    "anchor": ("millstream.cli.anchor:anchor", "The ledger of anchors, and replaying it."),
+    "prove": ("millstream.cli.prove:prove", "Print the proof of one message."),
+    "verify": ("millstream.cli.prove:verify", "Check a proof with nothing but the files it names."),
+    "store": ("millstream.cli.store:store", "Content items on storage providers."),
+    "mill": ("millstream.cli.mill:mill", "Duplicate by policy, check every bit, repair, report."),
+    "queue": ("millstream.cli.queue:queue", "Depth and dead letters of work queues."),
+    "pipeline": ("millstream.cli.pipeline:pipeline", "The jobs that run on Spark."),
+    "bench": ("millstream.cli.bench:bench", "Measure against peers in the same run."),
+    "config": ("millstream.cli.config:config", "The settings and where each comes from."),
+}
+"""Each command: where it is defined (loaded only when it is called) and what it is for."""
+
+
+class Commands(click.Group):
+    """The top-level commands of :data:`COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="millstream")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def millstream(debug: bool) -> None:
+    """Keeps streams of records provably intact.
+
+    \b
+    Start here:  millstream demo
+    Exit codes:  0 done · 1 failed or found false · 2 bad input · 3 not found · 4 held by another · 130 interrupted
+    """
+
+
+def main() -> None:
+    """Run the command line and end the process; a user sees an error's text, never its traceback."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line with *arguments*; the exit code is returned."""
+    try:
+        result = millstream.main(arguments, prog_name="millstream", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("millstream: interrupted; the same command goes on where it was", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MillstreamError as error:
+        if "--debug" in arguments:
+            raise
+        print(f"millstream: {error}", file=sys.stderr)
+        return error.exit_code

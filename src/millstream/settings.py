@@ -1,0 +1,222 @@
+"""Settings: defaults, then a TOML file, then the environment, then flags; each value knows where it came from.
+
+The file is ``millstream.toml`` in the node's data folder, or the one that ``--config`` or ``MILLSTREAM_CONFIG`` names.
+A variable ``MILLSTREAM_BATCHING__WINDOW=30m`` sets ``window`` in the section ``batching``. This is the only module
+that reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NewType
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import InputError
+
+FILE_NAME = "millstream.toml"
+ENVIRONMENT_PREFIX = "MILLSTREAM_"
+DEFAULT_DATA = "./millstream-data"
+
+Duration = NewType("Duration", int)
+"""A length of time in microseconds; written as ``500ms``, ``30s``, ``20m``, ``2h``, ``7d`` or a number of seconds."""
+
+_UNITS = {"us": 1, "ms": 1_000, "s": MICROSECONDS, "m": 60 * MICROSECONDS, "h": 3600 * MICROSECONDS}
+_UNITS["d"] = 24 * _UNITS["h"]
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?")
+
+
+class SettingsError(InputError):
+    """A setting cannot be used as it is."""
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The message logs. ``store`` is the URL of the log store; empty means ``log.db`` in the data folder."""
+
+    store: str = ""
+
+
+class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``."""
+
+    window: Duration = Duration(30 * 60 * MICROSECONDS)
+    max_delay: Duration = Duration(20 * 60 * MICROSECONDS)
+    leap: Duration | None = None
+    cut: str = "at_event"
+
+
+class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How batches are anchored: at most ``max_batches`` an anchor, in batch files of at most ``file_bytes`` bytes."""
+
+    max_batches: int = 10_000
+    file_bytes: int = 4_000_000
+
+
+class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One storage provider."""
+
+    url: str
+
+
+class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bulk tasks. ``policies`` is the folder of the policy files; empty means ``policies`` in the data folder."""
+
+    account: str = "local"
+    policies: str = ""
+    workers: int = 8
+    visibility: Duration = Duration(1200 * MICROSECONDS)
+
+
+class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Spark. ``driver_memory`` is the Java heap; ``java`` names a Java home and is found by itself when empty."""
+
+    master: str = "local[*]"
+    driver_memory: str = "1g"
+    java: str = ""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a node is told. ``data`` is its folder; ``stores`` are its storage providers by id."""
+
+    data: str = DEFAULT_DATA
+    log: LogSettings = LogSettings()
+    batching: BatchingSettings = BatchingSettings()
+    anchoring: AnchoringSettings = AnchoringSettings()
+    stores: Mapping[str, StoreSettings] = msgspec.field(default_factory=dict)
+    mill: MillSettings = MillSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+
+    @property
+    def folder(self) -> Path:
+        """The data folder, absolute."""
+        return Path(self.data).expanduser().absolute()
+
+    @property
+    def log_url(self) -> str:
+        """The URL of the log store."""
+        return self.log.store or f"sqlite:///{self.folder / 'log.db'}"
+
+    @property
+    def store_urls(self) -> dict[str, str]:
+        """The storage providers by id. Without any configured: one, ``primary``, in the data folder, which also
+        shows the node's content-addressed files as its space ``cas``."""
+        if self.stores:
+            return {name: store.url for name, store in self.stores.items()}
+        return {"primary": f"file://{self.folder / 'stores' / 'primary'}?mount=cas:cas://{self.folder / 'cas'}"}
+
+    @property
+    def policy_folder(self) -> Path:
+        """Where the duplication policy files lie."""
+        return Path(self.mill.policies).expanduser().absolute() if self.mill.policies else self.folder / "policies"
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """Values from one place, by section, and the name of that place."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Settings, dict[str, str]]:
+    """The settings, and for each key that is not at its default the place it came from (``log.store`` → ``flag``).
+
+    *flags* is nested by section. Raises :class:`SettingsError` that names the bad key and its origin.
+    """
+    environment = os.environ if environment is None else environment
+    from_environment = Layer("environment", dict(_nest(environment)))
+    from_flags = Layer("flag", flags or {})
+    data = from_flags.values.get("data") or from_environment.values.get("data") or DEFAULT_DATA
+    from_file = _read_file(config or _configured(environment), Path(data))
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in (from_file, from_environment, from_flags):
+        _merge(merged, layer.values, layer.origin, "", origins)
+    return _convert(merged, origins), origins
+
+
+def parse_duration(text: str | float) -> Duration:
+    """Microseconds of a duration such as ``30m`` or ``1.5`` (seconds). Raises :class:`ValueError`."""
+    match = _DURATION.fullmatch(str(text).strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 20m, 2h, 7d, or a number of seconds")
+    return Duration(round(float(match[1]) * _UNITS[match[2] or "s"]))
+
+
+def _configured(environment: Mapping[str, str]) -> Path | None:
+    name = environment.get(ENVIRONMENT_PREFIX + "CONFIG")
+    return Path(name) if name else None
+
+
+def _read_file(named: Path | None, data: Path) -> Layer:
+    path = named or data / FILE_NAME
+    if named is None and not path.exists():
+        return Layer("default", {})
+    try:
+        return Layer(str(path), tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+
+
+def _nest(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    sections = {field.name for field in msgspec.structs.fields(Settings)}
+    nested: dict[str, Any] = {}
+    for name, value in environment.items():
+        path = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+        if not name.startswith(ENVIRONMENT_PREFIX) or path[0] not in sections:
+            continue
+        target = nested
+        for part in path[:-1]:
+            target = target.setdefault(part, {})
+        target[path[-1]] = value
+    yield from nested.items()
+
+
+def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: str, origins: dict[str, str]) -> None:
+    for key, value in values.items():
+        where = f"{path}{key}"
+        if isinstance(value, Mapping):
+            inner = into.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise SettingsError(f"{where} ({origins.get(where, origin)}) must be a section, not a single value")
+            _merge(inner, value, origin, where + ".", origins)
+        elif value is not None:
+            into[key] = value
+            origins[where] = origin
+
+
+def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
+    try:
+        return msgspec.convert(_with_durations(values), Settings, strict=False)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        where = path.rstrip("`").lstrip(".") or "the top level"
+        origin = origins.get(where)
+        raise SettingsError(
+            f"setting {where}{f' ({origin})' if origin else ''}: {text[:1].lower()}{text[1:]}"
+        ) from error
+
+
+_DURATIONS = {("batching", "window"), ("batching", "max_delay"), ("batching", "leap"), ("mill", "visibility")}
+
+
+def _with_durations(values: dict[str, Any]) -> dict[str, Any]:
+    for section, key in _DURATIONS:
+        inner = values.get(section)
+        if isinstance(inner, dict) and key in inner:
+            try:
+                inner[key] = parse_duration(inner[key])
+            except ValueError as error:
+                raise SettingsError(f"setting {section}.{key}: {error}") from error
+    return values
