@@ -1,1 +1,5 @@
-"""(to be described)"""
+"""Bulk care of copies: duplication by policy, bit integrity checks, repair by vote, honest reports, workers.
+
+Decisions are pure functions over frozen structs (:mod:`.duplication`, :mod:`.bitcheck`, :mod:`.repair`); everything
+that touches a provider, the manifest or a queue executes what they decided.
+"""

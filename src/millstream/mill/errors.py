@@ -1,0 +1,33 @@
+"""The errors of the mill."""
+
+from __future__ import annotations
+
+from millstream.core.errors import InputError, MillstreamError, NotFoundError
+
+
+class MillError(MillstreamError):
+    """The mill could not do what was asked."""
+
+
+class PolicyError(MillError, InputError):
+    """The duplication policy cannot be used as it is."""
+
+
+class TaskError(MillError, InputError):
+    """The task is not one that the mill knows."""
+
+
+class UnknownStoreError(MillError, NotFoundError):
+    """No store of that id is configured."""
+
+
+class DuplicationError(MillError):
+    """The content item could not be brought in line with its source."""
+
+
+class RepairError(MillError):
+    """The copy could not be healed."""
+
+
+class ReportError(MillError):
+    """The report cannot be used: it was changed after it was written, or its chain is broken."""
