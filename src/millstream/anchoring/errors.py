@@ -1,0 +1,73 @@
+"""Every error of the anchoring package.
+
+::
+
+    AnchoringError
+    ├── BatchFormatError      a batch, manifest or line breaks the rules of its format (InputError)
+    ├── BatchConflictError    the batch id is known with other messages (InputError)
+    ├── CasError              content-addressed storage
+    │   ├── CasNotFoundError    no such file (NotFoundError)
+    │   ├── CasDamagedError     the bytes do not hash to their name
+    │   ├── CasTooLargeError    more bytes than the reader allows
+    │   └── CasUnavailableError the storage did not answer (transient)
+    ├── LedgerError           the ledger is not an unbroken chain
+    ├── ObservationBlockedError  an anchor cannot be read until a file is restored
+    ├── NotAnchoredError      no proof exists for this message (NotFoundError)
+    └── ProofError            the proof does not hold
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from millstream.core.errors import InputError, MillstreamError, NotFoundError
+
+
+class AnchoringError(MillstreamError):
+    """The anchoring package could not do what was asked."""
+
+
+class BatchFormatError(AnchoringError, InputError):
+    """The bytes break the rules of the records format (docs/formats/records.md)."""
+
+
+class BatchConflictError(AnchoringError, InputError):
+    """A batch of this id was added before, with other messages in it."""
+
+
+class CasError(AnchoringError):
+    """The content-addressed storage could not do what was asked."""
+
+
+class CasNotFoundError(CasError, NotFoundError):
+    """There is no file of this CID."""
+
+
+class CasDamagedError(CasError):
+    """The bytes of the file do not hash to its CID."""
+
+
+class CasTooLargeError(CasError):
+    """The file is whole, but has more bytes than its reader allows."""
+
+
+class CasUnavailableError(CasError):
+    """The content-addressed storage did not answer; the same call may succeed later."""
+
+    transient: ClassVar[bool] = True
+
+
+class LedgerError(AnchoringError):
+    """The ledger is not an unbroken chain of entries."""
+
+
+class ObservationBlockedError(AnchoringError):
+    """An anchor cannot be read until the file it names is back in content-addressed storage."""
+
+
+class NotAnchoredError(AnchoringError, NotFoundError):
+    """There is no proof, because the message is in no anchored batch."""
+
+
+class ProofError(AnchoringError):
+    """The proof does not hold."""

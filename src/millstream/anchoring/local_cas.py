@@ -1,0 +1,124 @@
+"""Content-addressed storage in one local folder: ``<root>/<CID>``."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from millstream.anchoring.cas import damaged, not_found, too_large
+from millstream.anchoring.errors import CasDamagedError, CasError, CasUnavailableError
+from millstream.core.cid import cid_of, digest_from_cid, is_cid
+from millstream.core.durable import replacing, sync_folder
+
+_CHUNK = 1 << 20
+_OPEN_AT_ONCE = 64
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a link is refused, a pipe does not hang us
+
+
+class LocalCas:
+    """A folder of files named by CID, so that any SHA-256 tool can check them.
+
+    The folder is made at the first write; reading never makes anything. Files are written whole and synced, or not at
+    all; names that are no CIDs, links, pipes and folders in it are never read.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def put(self, data: bytes) -> str:
+        return self.put_many([data])[0]
+
+    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
+        waiting, cids = iter(files), list[str]()
+        with _translated(f"cannot write to {self.root}"):
+            self._make_root()
+            while some := self._put_some(itertools.islice(waiting, _OPEN_AT_ONCE)):
+                cids += some
+            sync_folder(self.root)  # one sync of the folder covers all the names given above
+        return cids
+
+    def get(self, cid: str, limit: int) -> bytes:
+        digest = digest_from_cid(cid)
+        with self._open(cid) as file:
+            data = file.read(limit + 1)
+            hasher = hashlib.sha256(data)
+            while chunk := file.read(_CHUNK):  # more than the limit: is it damage, or really such a large file?
+                hasher.update(chunk)
+        if hasher.digest() != digest:
+            raise damaged(cid)
+        if len(data) > limit:
+            raise too_large(cid, limit)
+        return data
+
+    def has(self, cid: str) -> bool:
+        digest_from_cid(cid)
+        try:
+            return stat.S_ISREG((self.root / cid).lstat().st_mode)
+        except FileNotFoundError:
+            return False
+
+    def cids(self) -> Iterator[str]:
+        try:
+            with os.scandir(self.root) as entries:
+                names = [entry.name for entry in entries if is_cid(entry.name)]
+        except FileNotFoundError:
+            names = []
+        return iter(sorted(names))
+
+    def _make_root(self) -> None:
+        if not self.root.is_dir():
+            self.root.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.root.parent)
+
+    def _put_some(self, files: Iterable[bytes]) -> Sequence[str]:
+        with contextlib.ExitStack() as drafts:  # leaving the stack gives every draft its name
+            return [self._stage(data, drafts) for data in files]
+
+    def _stage(self, data: bytes, drafts: contextlib.ExitStack) -> str:
+        cid = cid_of(data)
+        if not self._is_whole(cid, len(data)):
+            file = drafts.enter_context(replacing(self.root / cid, sync=False))
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return cid
+
+    def _is_whole(self, cid: str, size: int) -> bool:
+        try:
+            self.get(cid, size)
+        except CasError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _open(self, cid: str) -> Iterator[BinaryIO]:
+        with _translated(f"cannot read {self.root / cid}"):
+            try:
+                handle = os.open(self.root / cid, _OPEN_FLAGS)
+            except FileNotFoundError as error:
+                raise not_found(cid) from error
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise CasDamagedError(
+                        f"{self.root / cid} is a link; restore the file itself from a copy"
+                    ) from error
+                raise
+            with os.fdopen(handle, "rb") as file:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                    raise CasDamagedError(f"{self.root / cid} is not a regular file; restore it from a copy")
+                yield file
+
+
+@contextlib.contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CasUnavailableError(f"{what}: {error.strerror or error}; check the folder and try again") from error

@@ -1,0 +1,150 @@
+"""The ``records`` protocol, first half: an event batch as lines under a Merkle root (docs/formats/records.md).
+
+:func:`encode_batch` is pure: the same batch gives the same bytes in this process and in a Spark executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from millstream.anchoring.errors import BatchFormatError
+from millstream.anchoring.merkle import leaf_hash, merkle_root
+from millstream.core.canonical import MAX_SAFE_INTEGER
+from millstream.core.message import Message, MessageError, decode_line, encode_line
+
+if TYPE_CHECKING:
+    from millstream.batching import EventBatch
+
+PROTOCOL = "records/1"
+"""What a manifest of this protocol, in this version, calls itself."""
+
+
+class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line of a batch. ``root`` is the Merkle root (hex) over its ``count`` message lines.
+
+    ``start``, ``end`` and ``closed_at`` are event times and the deciding time in the log's unit (microseconds);
+    ``closed_at`` is None where the batch was flushed. Members stand in the order of their names, so what msgspec
+    writes is canonical.
+    """
+
+    batch: str
+    closed_at: int | None
+    count: int
+    cut: str
+    end: int
+    root: str
+    source: str
+    start: int
+
+
+class EncodedBatch(msgspec.Struct, frozen=True):
+    """A batch ready to be anchored: its header, its message lines (each ends with a newline) and its message ids."""
+
+    header: BatchHeader
+    lines: bytes
+    ids: tuple[int, ...]
+
+    @property
+    def batch(self) -> str:
+        """The batch id."""
+        return self.header.batch
+
+    @property
+    def root(self) -> str:
+        """The Merkle root (hex) over the message lines."""
+        return self.header.root
+
+    @property
+    def header_line(self) -> bytes:
+        """The header as it stands in the batch file, without its newline."""
+        return encode_header(self.header)
+
+
+_encoder = msgspec.json.Encoder()
+_header_decoder = msgspec.json.Decoder(BatchHeader)
+
+
+def encode_batch(batch: EventBatch, messages: Sequence[Message]) -> EncodedBatch:
+    """The lines and the Merkle root of *batch*, whose *messages* may come in any order.
+
+    Raises :class:`BatchFormatError` where the messages are not exactly those that the batch lists, or where a number
+    is beyond what JSON keeps exact (2^53 − 1).
+    """
+    ordered = _in_batch_order(batch, messages)
+    lines = list(map(encode_line, ordered))
+    header = BatchHeader(
+        batch=batch.batch,
+        closed_at=batch.closed_at,
+        count=len(lines),
+        cut=str(batch.cut),
+        end=batch.end,
+        root=merkle_root(list(map(leaf_hash, lines))).hex(),
+        source=batch.source,
+        start=batch.start,
+    )
+    check_numbers(header)
+    return EncodedBatch(header, b"\n".join(lines) + b"\n", tuple(batch.events))
+
+
+def encode_header(header: BatchHeader) -> bytes:
+    """The canonical line of *header*, without a newline."""
+    return _encoder.encode(header)
+
+
+def decode_header(line: bytes) -> BatchHeader:
+    """The header of one canonical line (no newline). Raises :class:`BatchFormatError`."""
+    try:
+        header = _header_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BatchFormatError(f"not a batch header: {error}") from error
+    if encode_header(header) != line:
+        raise BatchFormatError(f"the header of batch {header.batch[:80]!r} is not canonical JSON")
+    check_numbers(header)
+    return header
+
+
+def decode_message(line: bytes) -> Message:
+    """The message of one canonical line (no newline). Raises :class:`BatchFormatError`."""
+    try:
+        message = decode_line(line)
+    except MessageError as error:
+        raise BatchFormatError(str(error)) from error
+    if encode_line(message) != line:
+        raise BatchFormatError(f"the line of message {message.id} is not canonical JSON")
+    _check_message(message)
+    return message
+
+
+def check_numbers(header: BatchHeader) -> None:
+    """Raise :class:`BatchFormatError` where *header* counts no message or has a number that JSON cannot keep."""
+    if header.count < 1:
+        raise BatchFormatError(f"batch {header.batch[:80]!r} counts {header.count} messages; a batch has at least one")
+    for number in (header.closed_at or 0, header.count, header.end, header.start):
+        if not -MAX_SAFE_INTEGER <= number <= MAX_SAFE_INTEGER:
+            raise BatchFormatError(f"batch {header.batch[:80]!r} has a number beyond 2^53 - 1: {number}")
+
+
+def _in_batch_order(batch: EventBatch, messages: Sequence[Message]) -> Sequence[Message]:
+    for message in messages:
+        _check_message(message)
+    if tuple([message.id for message in messages]) == tuple(batch.events):
+        return messages
+    by_id = {message.id: message for message in messages}
+    if len(by_id) != len(messages) or len(messages) != len(batch.events) or by_id.keys() != set(batch.events):
+        raise BatchFormatError(f"the messages handed over are not the {len(batch.events)} of batch {batch.batch!r}")
+    return [by_id[number] for number in batch.events]
+
+
+def _check_message(message: Message) -> None:
+    event_time, received_at = message.event_time, message.received_at
+    if event_time is None or received_at is None:
+        raise BatchFormatError(f"message {message.id} has no event time or receive time; read it from its log")
+    if not (
+        0 < message.id <= MAX_SAFE_INTEGER
+        and -MAX_SAFE_INTEGER <= event_time <= MAX_SAFE_INTEGER
+        and -MAX_SAFE_INTEGER <= received_at <= MAX_SAFE_INTEGER
+    ):
+        raise BatchFormatError(f"message {message.id} has an id below 1 or a number beyond 2^53 - 1 in it")

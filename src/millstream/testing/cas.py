@@ -1,0 +1,136 @@
+"""The conformance suite of content-addressed storage, and storage that fails on purpose.
+
+Inherit :class:`CasConformance` in a test module and give it a fixture ``cas`` and a method ``damage``::
+
+    class TestMyCas(CasConformance):
+        @pytest.fixture
+        def cas(self) -> Cas:
+            return MyCas()
+
+        def damage(self, cas: Cas, cid: str, data: bytes | None) -> None:
+            ...  # put *data* in the place of the file, or lose it
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
+
+from millstream.anchoring.cas import Cas
+from millstream.anchoring.errors import (
+    CasDamagedError,
+    CasNotFoundError,
+    CasTooLargeError,
+    CasUnavailableError,
+)
+from millstream.core.cid import CidError, cid_of
+
+LIMIT = 1000
+
+
+class CasConformance:
+    """What every :class:`millstream.anchoring.Cas` does."""
+
+    @abc.abstractmethod
+    def damage(self, cas: Cas, cid: str, data: bytes | None) -> None:
+        """Put *data* in the place of file *cid*, or lose the file where it is None."""
+
+    @pytest.mark.parametrize("data", [b"", b"x", b"line\n" * 100])
+    def test_what_is_put_is_got_back(self, cas: Cas, data: bytes) -> None:
+        cid = cas.put(data)
+        assert cid == cid_of(data)
+        assert cas.get(cid, LIMIT) == data
+        assert cas.has(cid)
+
+    def test_putting_the_same_bytes_twice_keeps_one_file(self, cas: Cas) -> None:
+        assert cas.put(b"same") == cas.put(b"same")
+        assert list(cas.cids()) == [cid_of(b"same")]
+
+    def test_many_files_are_put_in_order(self, cas: Cas) -> None:
+        files = [b"%d" % n for n in range(150)]
+        assert list(cas.put_many(iter(files))) == [cid_of(data) for data in files]
+        assert list(cas.cids()) == sorted(map(cid_of, files))
+        assert list(cas.put_many([])) == []
+
+    def test_a_file_that_is_not_there_is_named(self, cas: Cas) -> None:
+        cid = cid_of(b"nobody put this")
+        assert not cas.has(cid)
+        with pytest.raises(CasNotFoundError, match=cid):
+            cas.get(cid, LIMIT)
+
+    @pytest.mark.parametrize("name", ["", "bafkrei", "../secret", "b" + "a" * 58, "/etc/passwd", "x\0y"])
+    def test_names_that_are_no_cids_are_refused(self, cas: Cas, name: str) -> None:
+        with pytest.raises(CidError):
+            cas.get(name, LIMIT)
+        with pytest.raises(CidError):
+            cas.has(name)
+
+    @pytest.mark.parametrize("other", [b"", b"good byteS", b"good bytes!", b"good byte", b"x" * 5000])
+    def test_damage_is_found_and_named(self, cas: Cas, other: bytes) -> None:
+        cid = cas.put(b"good bytes")
+        self.damage(cas, cid, other)
+        with pytest.raises(CasDamagedError, match=cid):
+            cas.get(cid, LIMIT)
+
+    def test_a_lost_file_is_not_found(self, cas: Cas) -> None:
+        cid = cas.put(b"good bytes")
+        self.damage(cas, cid, None)
+        with pytest.raises(CasNotFoundError):
+            cas.get(cid, LIMIT)
+
+    def test_putting_the_bytes_again_heals_a_damaged_file(self, cas: Cas) -> None:
+        cid = cas.put(b"good bytes")
+        self.damage(cas, cid, b"bad bytes!")
+        cas.put(b"good bytes")
+        assert cas.get(cid, LIMIT) == b"good bytes"
+
+    def test_a_whole_file_beyond_the_limit_is_too_large_and_not_damaged(self, cas: Cas) -> None:
+        cid = cas.put(b"x" * (LIMIT + 1))
+        with pytest.raises(CasTooLargeError, match=cid):
+            cas.get(cid, LIMIT)
+        assert len(cas.get(cid, LIMIT + 1)) == LIMIT + 1
+
+
+class FaultyCas:
+    """Storage that behaves like *base* until told otherwise; its faults are what disks and networks do.
+
+    ``fail_next(n)`` makes the next *n* calls raise :class:`CasUnavailableError`; ``lose_writes`` confirms writes that
+    never happen.
+    """
+
+    def __init__(self, base: Cas) -> None:
+        self._base = base
+        self._failures = 0
+        self.lose_writes = False
+
+    def fail_next(self, calls: int = 1) -> None:
+        """Let the next *calls* calls fail."""
+        self._failures = calls
+
+    def put(self, data: bytes) -> str:
+        return self.put_many([data])[0]
+
+    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
+        self._trip()
+        if self.lose_writes:
+            return [cid_of(data) for data in files]
+        return self._base.put_many(files)
+
+    def get(self, cid: str, limit: int) -> bytes:
+        self._trip()
+        return self._base.get(cid, limit)
+
+    def has(self, cid: str) -> bool:
+        self._trip()
+        return self._base.has(cid)
+
+    def cids(self) -> Iterator[str]:
+        self._trip()
+        return self._base.cids()
+
+    def _trip(self) -> None:
+        if self._failures:
+            self._failures -= 1
+            raise CasUnavailableError
