@@ -28,10 +28,8 @@ def canonical_json(value: Any) -> bytes:
 
     Raises :class:`CanonicalError` for values that JSON cannot carry exactly.
     """
-    if _is_plain(value):
-        return _sorted.encode(value)
     try:
-        return rfc8785.dumps(value)
+        return _sorted.encode(value) if _is_plain(value) else rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, TypeError, ValueError) as error:
         raise CanonicalError(f"this value has no canonical JSON form: {error}") from error
 
@@ -42,6 +40,7 @@ def parse_canonical(data: bytes) -> Any:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CanonicalError(f"not JSON: {error}") from error
+    value = value if _is_plain(value) else _with_doubles(value)
     if canonical_json(value) != data:
         raise CanonicalError("not canonical JSON (RFC 8785): write it with sorted keys and no spaces")
     return value
@@ -58,3 +57,12 @@ def _is_plain(value: Any) -> bool:
     if kind is list or kind is tuple:
         return all(map(_is_plain, value))
     return False
+
+
+def _with_doubles(value: Any) -> Any:
+    """*value* with integers beyond the safe range as the doubles that they stand for (RFC 8785 §3.2.2.3)."""
+    if type(value) is int and abs(value) > MAX_SAFE_INTEGER:
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _with_doubles(item) for key, item in value.items()}
+    return [_with_doubles(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,52 @@
+"""What one run of the demo is to do; kept in the data folder, so that the same command goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from millstream.core.canonical import canonical_json
+from millstream.core.durable import write_durably
+from millstream.core.errors import InputError
+from millstream.demo.delivery import Delivery
+
+
+class PlanError(InputError):
+    """The folder holds a demo made with other options."""
+
+
+class DemoPlan(msgspec.Struct, frozen=True):
+    """The options that decide the demo's figures. Times are in microseconds.
+
+    ``input_sha256`` is the hash of the user's file, empty for the weather and the flights.
+    """
+
+    window: int
+    cut: str
+    delivery: Delivery
+    limit: int | None = None
+    input_sha256: str = ""
+
+    @property
+    def log(self) -> str:
+        """The name of the log whose messages are batched and anchored."""
+        return "records" if self.input_sha256 else "weather"
+
+    def keep(self, folder: Path) -> None:
+        """Write the plan into *folder*, or check that the plan there is this one (else :class:`PlanError`)."""
+        path = folder / "plan.json"
+        if not path.exists():
+            write_durably(path, canonical_json(msgspec.to_builtins(self)))
+            return
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=DemoPlan)
+        except msgspec.DecodeError as error:
+            raise PlanError(
+                f"{path} is damaged ({error}); remove the data folder, or name another with --data"
+            ) from error
+        if kept != self:
+            raise PlanError(
+                f"{folder.parent} holds a demo made with other options or another input file; "
+                "give the same ones again, or name another folder with --data"
+            )

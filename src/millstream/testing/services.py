@@ -1,0 +1,193 @@
+"""Real servers for tests: an explicit URL, else one that is kept running, else a private one on loopback.
+
+A private server lives in a throw-away folder and ends with the block that asked for it. ``python -m
+millstream.testing.services NAME`` keeps one running in the foreground, for a day of development; tests find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import MillstreamError, NotFoundError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class ServiceError(MillstreamError):
+    """The server did not start; its log is in the message."""
+
+
+class ServiceMissingError(ServiceError, NotFoundError):
+    """The server's programs are not installed on this machine."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A server that answers. ``origin`` is ``environment``, ``running`` or ``private``."""
+
+    url: str
+    origin: str
+
+
+class Service(Protocol):
+    """A kind of server that can be started privately."""
+
+    name: str
+    package: str
+    """The Debian package that brings it."""
+
+    def prepare(self, folder: Path) -> None:
+        """Lay out *folder* for a server that has never run. Raises :class:`ServiceMissingError`."""
+        ...
+
+    def command(self, folder: Path, port: int) -> Sequence[str]:
+        """The command line of a server in *folder* that listens on 127.0.0.1:*port*."""
+        ...
+
+    def url(self, port: int) -> str: ...
+
+
+class MariaDB:
+    """MariaDB with durable settings: every commit is on the disk before it is confirmed."""
+
+    name = "mariadb"
+    package = "mariadb-server"
+
+    def prepare(self, folder: Path) -> None:
+        _run(
+            [
+                _program("mariadb-install-db", self.package),
+                "--no-defaults", f"--datadir={folder / 'data'}", "--skip-test-db", *self._user(),
+                "--auth-root-authentication-method=normal", "--skip-name-resolve",
+            ]
+        )  # fmt: skip
+
+    def command(self, folder: Path, port: int) -> Sequence[str]:
+        return [
+            _program("mariadbd", self.package),
+            "--no-defaults", f"--datadir={folder / 'data'}", f"--socket={folder / 'server.sock'}",
+            f"--pid-file={folder / 'server.pid'}", "--bind-address=127.0.0.1", f"--port={port}", *self._user(),
+            "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=128M",
+            "--max-allowed-packet=64M", "--character-set-server=utf8mb4",
+        ]  # fmt: skip
+
+    def url(self, port: int) -> str:
+        return f"mysql://root@127.0.0.1:{port}/"
+
+    @staticmethod
+    def _user() -> list[str]:
+        return ["--user=root"] if os.geteuid() == 0 else []
+
+
+SERVICES: dict[str, Service] = {"mariadb": MariaDB()}
+
+
+@contextlib.contextmanager
+def running(name: str, *, clock: Clock | None = None) -> Iterator[Running]:
+    """The server *name* for the length of a ``with`` block.
+
+    ``MILLSTREAM_TEST_<NAME>_URL`` names one that is already there. Raises :class:`ServiceMissingError` with the
+    package to install, :class:`ServiceError` where the server does not come up.
+    """
+    url = os.environ.get(f"MILLSTREAM_TEST_{name.upper()}_URL")
+    if url:
+        yield Running(url, "environment")
+        return
+    kept = _kept(name)
+    if kept.exists():
+        yield Running(kept.read_text("utf-8"), "running")
+        return
+    with _private(SERVICES[name], clock or SystemClock()) as private:
+        yield private
+
+
+@contextlib.contextmanager
+def _private(service: Service, clock: Clock) -> Iterator[Running]:
+    with tempfile.TemporaryDirectory(prefix=f"millstream-{service.name}-") as name:
+        folder = Path(name)
+        service.prepare(folder)
+        port = _free_port()
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(
+                service.command(folder, port), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder
+            )
+        try:
+            _await(process, port, folder / "server.log", clock)
+            yield Running(service.url(port), "private")
+        finally:
+            _stop(process)
+
+
+def _await(process: subprocess.Popen[bytes], port: int, log: Path, clock: Clock) -> None:
+    deadline = clock.monotonic() + START_SECONDS
+    while clock.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            if connection.recv(1):
+                return
+        clock.sleep(0.05)
+    text = log.read_text("utf-8", "replace")[-2000:]
+    raise ServiceError(f"the server did not answer on port {port}; the end of its log:\n{text}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _program(name: str, package: str) -> str:
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if path is None:
+        raise ServiceMissingError(f"{name} is not installed: apt-get install {package}")
+    return path
+
+
+def _run(command: Sequence[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if result.returncode:
+        raise ServiceError(f"{command[0]} failed:\n{(result.stdout + result.stderr)[-2000:]}")
+
+
+def _kept(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"millstream-services-{os.getuid()}" / name
+
+
+def main(name: str) -> None:
+    """Keep the server *name* running, and known to tests, until the process is interrupted."""
+    kept = _kept(name)
+    kept.parent.mkdir(mode=0o700, exist_ok=True)
+    with _private(SERVICES[name], SystemClock()) as server:
+        kept.write_text(server.url, "utf-8")
+        try:
+            print(server.url, flush=True)
+            sys.stdin.read()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            kept.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

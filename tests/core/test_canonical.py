@@ -1,0 +1,48 @@
+"""Canonical JSON: one byte string for one value, the same one that the reference library writes."""
+
+from __future__ import annotations
+
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.canonical import MAX_SAFE_INTEGER, CanonicalError, canonical_json, parse_canonical
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_every_value_is_written_as_the_reference_library_writes_it(value: object) -> None:
+    assert canonical_json(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
+@given(JSON)
+def test_what_was_written_is_read_back(value: object) -> None:
+    again = parse_canonical(canonical_json(value))
+    assert canonical_json(again) == canonical_json(value)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"b":1,"a":2}', b'{"a": 1}', b"1.0", b'"\\u0041"', b"[1,]", b"", b'{"a":1}\n', b"\xff"]
+)
+def test_anything_but_the_canonical_bytes_is_refused(text: bytes) -> None:
+    with pytest.raises(CanonicalError):
+        parse_canonical(text)
+
+
+@pytest.mark.parametrize("value", [MAX_SAFE_INTEGER + 1, float("nan"), float("inf"), b"bytes", {1: 2}, "\ud800"])
+def test_values_that_json_cannot_carry_are_refused(value: object) -> None:
+    with pytest.raises(CanonicalError):
+        canonical_json(value)

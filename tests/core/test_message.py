@@ -1,0 +1,70 @@
+"""The message in its three forms: Python, Arrow, JSON line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.canonical import parse_canonical
+from millstream.core.message import (
+    MESSAGE_SCHEMA,
+    Message,
+    MessageError,
+    decode_line,
+    encode_line,
+    from_arrow,
+    to_arrow,
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TIME = st.integers(-(2**53) + 1, 2**53 - 1)
+MESSAGES = st.builds(
+    Message,
+    body=st.binary(max_size=40),
+    key=TEXT,
+    source=TEXT,
+    event_time=TIME,
+    received_at=TIME,
+    headers=st.lists(st.tuples(TEXT, st.binary(max_size=8)), max_size=3).map(tuple),
+    id=st.integers(0, 2**53 - 1),
+)
+
+
+@given(MESSAGES)
+def test_a_message_survives_its_json_line(message: Message) -> None:
+    assert decode_line(encode_line(message)) == message
+
+
+@given(MESSAGES)
+def test_the_json_line_is_canonical(message: Message) -> None:
+    parse_canonical(encode_line(message))
+
+
+@given(st.lists(MESSAGES, max_size=5))
+def test_messages_survive_arrow(messages: list[Message]) -> None:
+    batch = to_arrow(messages)
+    assert batch.schema == MESSAGE_SCHEMA
+    assert list(from_arrow(batch)) == messages
+
+
+def test_absent_members_take_their_defaults() -> None:
+    assert decode_line(b'{"body":"x"}') == Message(b"x")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "not a message"),
+        (b"{}", "give body"),
+        (b'{"body":"a","body_base64":"YQ=="}', "give body"),
+        (b'{"body_base64":"?"}', "not a message"),
+        (b'{"body":"a","key":1}', r"\$.key"),
+        (b'{"body":"a","color":1}', "color"),
+        (b'{"body":"a","headers":[{"name":"h"}]}', "header 'h'"),
+        (b"\xff", "not a message"),
+    ],
+)
+def test_a_bad_line_is_refused_with_the_member_that_is_wrong(line: bytes, reason: str) -> None:
+    with pytest.raises(MessageError, match=reason):
+        decode_line(line)

@@ -1,0 +1,56 @@
+"""Settings come from defaults, file, environment and flags, in that order, and say where they came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.settings import SettingsError, load_settings, parse_duration
+
+
+def test_later_places_win_and_are_named(tmp_path: Path) -> None:
+    (tmp_path / "millstream.toml").write_text('[mill]\nworkers = 3\naccount = "a"\n[batching]\nwindow = "1h"\n')
+    environment = {"MILLSTREAM_MILL__WORKERS": "5", "UNRELATED": "x"}
+    settings, origins = load_settings({"data": str(tmp_path)}, environment=environment)
+    assert (settings.mill.workers, settings.mill.account, settings.batching.window) == (5, "a", 3_600_000_000)
+    assert origins["mill.workers"] == "environment"
+    assert origins["mill.account"] == str(tmp_path / "millstream.toml")
+    assert origins["data"] == "flag"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[mill]\nworkers = 'many'", r"mill\.workers .*millstream\.toml"),
+        ("[mill]\nworker = 1", "worker"),
+        ("[batching]\nwindow = 'soon'", r"batching\.window"),
+        ("mill = 3", "mill"),
+        ("[[", "not TOML"),
+        ("[stores.a]\nurl = 1", r"stores"),
+    ],
+)
+def test_a_bad_setting_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "millstream.toml").write_text(text)
+    with pytest.raises(SettingsError, match=reason):
+        load_settings({"data": str(tmp_path)}, environment={})
+
+
+def test_a_settings_file_that_was_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read"):
+        load_settings(config=tmp_path / "absent.toml", environment={})
+
+
+def test_a_node_without_settings_has_everything_in_its_folder(tmp_path: Path) -> None:
+    settings, _ = load_settings({"data": str(tmp_path)}, environment={})
+    assert settings.log_url == f"sqlite:///{tmp_path}/log.db"
+    assert list(settings.store_urls) == ["primary"]
+    assert settings.policy_folder == tmp_path / "policies"
+
+
+@pytest.mark.parametrize(
+    ("text", "ticks"),
+    [("500ms", 500_000), ("30", 30_000_000), ("1.5s", 1_500_000), ("2h", 7_200_000_000), (7, 7_000_000)],
+)
+def test_durations(text: str | int, ticks: int) -> None:
+    assert parse_duration(text) == ticks

@@ -1,0 +1,56 @@
+"""Real servers are started for tests, and are gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from millstream.testing import services
+
+
+def client(url: str, statement: str) -> str:
+    """The answer of the server at *url* to *statement*, through the server's own command line client."""
+    place = urlsplit(url)
+    program = shutil.which("mariadb") or pytest.fail("the client comes with the server's package")
+    command = [program, "--no-defaults", "--protocol=tcp", f"--host={place.hostname}", f"--port={place.port}"]
+    result = subprocess.run(
+        [*command, f"--user={place.username}", "-N", "-e", statement], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.fixture
+def installed() -> None:
+    if not shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin"):
+        reason = "MariaDB is not installed: apt-get install mariadb-server"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_private_server_is_durable_on_loopback_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILLSTREAM_TEST_MARIADB_URL", raising=False)
+    with services.running("mariadb") as server:
+        assert server.origin == "private"
+        assert client(server.url, "select @@innodb_flush_log_at_trx_commit, @@bind_address") == "1\t127.0.0.1"
+        port = urlsplit(server.url).port
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port or 0), timeout=1)
+
+
+def test_an_explicit_url_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_TEST_MARIADB_URL", "mysql://elsewhere/")
+    with services.running("mariadb") as server:
+        assert server == services.Running("mysql://elsewhere/", "environment")
+
+
+def test_a_missing_program_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
+    with pytest.raises(services.ServiceMissingError, match="apt-get install mariadb-server"):
+        services.MariaDB().prepare(tmp_path)
