@@ -1,0 +1,99 @@
+"""The event-time batcher: a state machine without input, output or a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.batching.config import BatchConfig, ConflictCut, Mode
+from millstream.batching.engine import Engine
+from millstream.batching.errors import SnapshotError
+from millstream.batching.event import Event, Outcome
+from millstream.batching.faithful import Faithful
+from millstream.batching.orderfree import OrderFree
+from millstream.batching.snapshot import decode_snapshot, encode_snapshot
+
+
+class Batcher:
+    """Groups records of a source by the time they happened, one value a key.
+
+    A caller feeds it records (:meth:`receive`), tells it how far receipt has come (:meth:`advance`) and ends the
+    stream (:meth:`flush`); every call returns the batches it closed and the records it refused. A record ends in
+    exactly one batch or is refused exactly once. In the mode ``order-free`` the batches are a function of the records
+    and the rules alone, whatever order, chunks or restarts they came through (promise P5).
+
+    >>> batcher = Batcher(window=50, max_delay=20)
+    >>> _ = batcher.receive(Event(1, "pump", "temperature", event_time=110, received_at=120))
+    >>> _ = batcher.receive(Event(2, "pump", "pressure", event_time=122, received_at=132))
+    >>> batches, rejects = batcher.advance(181)
+    >>> batches[0].events, batches[0].start, batches[0].end, batches[0].closed_at
+    ((1, 2), 110, 122, 181)
+
+    Args: the members of :class:`BatchConfig`. Raises :class:`~millstream.batching.errors.ConfigError`.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        max_delay: int,
+        leap: int | None = None,
+        conflict_cut: ConflictCut = "at_event",
+        mode: Mode = "order-free",
+    ) -> None:
+        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode)
+        self._engine: Engine = Faithful(self.config) if mode == "faithful" else OrderFree(self.config)
+
+    @classmethod
+    def of(cls, config: BatchConfig) -> Batcher:
+        """A batcher under the rules of *config*."""
+        return cls(config.window, config.max_delay, config.leap, config.conflict_cut, config.mode)
+
+    @property
+    def clock(self) -> int | None:
+        """The latest bound that :meth:`advance` was given; None before the first."""
+        return self._engine.clock
+
+    def receive(self, event: Event) -> Outcome:
+        """Take one record; see :meth:`receive_many`."""
+        return self._engine.receive((event,))
+
+    def receive_many(self, events: Iterable[Event]) -> Outcome:
+        """Take *events*, in any order (``faithful``: in the order in which they are processed).
+
+        Late and future records are refused at once, copies when their event time settles. A batch is closed here
+        only where an earlier :meth:`advance` has made it certain. Raises
+        :class:`~millstream.batching.errors.BoundBrokenError` where a record was received before the clock, and
+        :class:`~millstream.batching.errors.FlushedError` after :meth:`flush`; none of *events* is taken then.
+        """
+        return self._engine.receive(events if isinstance(events, (list, tuple)) else list(events))
+
+    def advance(self, bound: int) -> Outcome:
+        """Close all that is certain once no later record, of any source, has ``received_at`` below *bound*.
+
+        Batches come by ``closed_at``, then source. A bound below the clock changes nothing.
+        """
+        return self._engine.advance(bound)
+
+    def flush(self) -> Outcome:
+        """Close all that is open, with ``closed_at`` None: the stream has ended (a second call returns nothing)."""
+        return self._engine.flush()
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes for :meth:`restore`, in this or any other process."""
+        return encode_snapshot(self.config, self._engine.dump())
+
+    @classmethod
+    def restore(cls, data: bytes, config: BatchConfig | None = None) -> Batcher:
+        """The batcher of which *data* is the snapshot.
+
+        Raises :class:`~millstream.batching.errors.SnapshotError` where *data* is damaged, of another version, or
+        was taken under other rules than *config* (if given).
+        """
+        kept, state = decode_snapshot(data)
+        if config is not None and config != kept:
+            raise SnapshotError(
+                f"the snapshot was taken under other rules ({kept.version}) than asked for ({config.version}): "
+                "flush the old batcher first, or go on under its rules"
+            )
+        batcher = cls.of(kept)
+        batcher._engine.load(state)
+        return batcher

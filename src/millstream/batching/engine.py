@@ -1,0 +1,63 @@
+"""What both ways of batching have in common, so that :class:`~millstream.batching.batcher.Batcher` can drive either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from millstream.batching.event import Cut, Event, Outcome, Row
+
+
+class OpenState(msgspec.Struct, frozen=True, array_like=True):
+    """One open batch in a snapshot. ``borders`` are doubled event times (faithful mode only), else empty."""
+
+    rows: list[Row]
+    borders: tuple[int, int] | None = None
+    cut: Cut = "window"
+
+
+class SourceState(msgspec.Struct, frozen=True, array_like=True):
+    """One source in a snapshot: its open batches and the records that are not in one yet."""
+
+    source: str
+    open: list[OpenState]
+    pending: list[Row]
+
+
+class EngineState(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that an engine remembers between two calls, sources by name."""
+
+    clock: int | None
+    flushed: bool
+    sources: list[SourceState]
+
+
+class Engine(Protocol):
+    """A way of batching. Every call returns what it closed and what it refused."""
+
+    @property
+    def clock(self) -> int | None:
+        """The latest time the engine was advanced to, None at first."""
+        ...
+
+    def receive(self, events: Sequence[Event]) -> Outcome:
+        """Take *events*."""
+        ...
+
+    def advance(self, bound: int) -> Outcome:
+        """Let time pass up to *bound* (receive time)."""
+        ...
+
+    def flush(self) -> Outcome:
+        """Close everything."""
+        ...
+
+    def dump(self) -> EngineState:
+        """What :meth:`load` needs to go on from here."""
+        ...
+
+    def load(self, state: EngineState) -> None:
+        """Take up *state*; only on a fresh engine."""
+        ...

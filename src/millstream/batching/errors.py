@@ -1,0 +1,29 @@
+"""What can go wrong while batching."""
+
+from __future__ import annotations
+
+from millstream.core.errors import InputError, MillstreamError
+
+
+class BatchingError(MillstreamError):
+    """The batcher could not do what was asked."""
+
+
+class ConfigError(BatchingError, InputError):
+    """The batching rules cannot be used as they are."""
+
+
+class BoundBrokenError(BatchingError, InputError):
+    """A record was received before a time that the caller had declared to be past.
+
+    ``advance(bound)`` promises that no later record has a ``received_at`` below the bound. Batches settled on that
+    promise may be out already, so the record is refused whole and the batcher stays as it was.
+    """
+
+
+class FlushedError(BatchingError, InputError):
+    """This batcher was flushed: its stream has ended. Build a new one for another stream."""
+
+
+class SnapshotError(BatchingError, InputError):
+    """The bytes are no snapshot that this batcher can go on from."""

@@ -1,0 +1,64 @@
+"""What goes into the batcher and what comes out of it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+Reason = Literal["late", "future", "duplicate", "conflicting_duplicate"]
+"""Why a record is in no batch."""
+
+Cut = Literal["window", "conflict", "neighbour", "flush"]
+"""Why a batch ended: its window was full, a key repeated, the next batch began there (faithful mode), or the end."""
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One record as the batcher sees it: who, when it happened, when it came, and the hash of what it says.
+
+    Times are integers of one tick, whichever the stream uses (messages: microseconds since the epoch), and ``id`` is
+    the caller's own number for the record; all three are signed 64-bit. Records of one ``source`` are batched
+    together; ``key`` may appear once in a batch; ``digest`` tells a repeated record from a contradicting one.
+    """
+
+    id: int
+    source: str
+    key: str
+    event_time: int
+    received_at: int
+    digest: str = ""
+
+
+class EventBatch(msgspec.Struct, frozen=True):
+    """Records of one source that belong together by the time they happened.
+
+    ``batch`` is the identity (see ``docs/formats/batch-id.md``); ``start`` and ``end`` are the first and the last event
+    time inside; ``closed_at`` is the earliest clock at which the batch is known to be whole, None where the end of the
+    stream closed it sooner; ``events`` holds the ids of the records by event time, then key.
+    """
+
+    batch: str
+    source: str
+    start: int
+    end: int
+    closed_at: int | None
+    cut: Cut
+    events: tuple[int, ...]
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """A record that is in no batch: its id and the reason."""
+
+    rejected: int
+    reason: Reason
+
+
+class Outcome(NamedTuple):
+    """What a call brought about: batches that were closed and records that were refused."""
+
+    batches: list[EventBatch]
+    rejects: list[Reject]
+
+
+Row = tuple[int, str, str, int, int]
+"""An accepted record: event time, key, digest, received at, id. Rows sort in the order in which they are decided."""

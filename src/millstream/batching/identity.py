@@ -1,0 +1,38 @@
+"""The name of a batch: a hash of what is in it and of the rules that drew its borders."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.batching.config import BatchConfig
+from millstream.batching.event import Cut, EventBatch, Row
+
+_DOMAIN = "millstream batch"
+_encoder = msgspec.json.Encoder()
+
+
+def batch_id(config: BatchConfig, source: str, rows: Sequence[Row]) -> str:
+    """The identity of the batch of *rows* (sorted, none twice): 64 hexadecimal digits of SHA-256.
+
+    Ids and receive times do not enter: the same records under the same rules bear the same name on every host. The
+    bytes that are hashed are laid down in ``docs/formats/batch-id.md``.
+    """
+    members = [row[:3] for row in rows]
+    text = _encoder.encode((_DOMAIN, config.version, source, rows[0][0], members))
+    return hashlib.sha256(text).hexdigest()
+
+
+def name_batch(config: BatchConfig, source: str, rows: Sequence[Row], closed_at: int | None, cut: Cut) -> EventBatch:
+    """The batch of *rows* (sorted, none twice, at least one) under its identity."""
+    return EventBatch(
+        batch_id(config, source, rows),
+        source,
+        rows[0][0],
+        rows[-1][0],
+        closed_at,
+        cut,
+        tuple([row[4] for row in rows]),
+    )
