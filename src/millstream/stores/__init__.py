@@ -1,1 +1,59 @@
-"""(to be described)"""
+"""Storage providers: spaces of content items with properties, and what is known of their checksums.
+
+:func:`open_provider` opens a store by URL; :class:`LocalStore` keeps items in a folder, :class:`MemoryStore` in memory,
+:class:`CasStore` shows a folder of content-addressed files as a store, and :class:`MountedStore` joins stores into one.
+All of them are :class:`Store` and pass :class:`millstream.testing.stores.StoreConformance`.
+"""
+
+from millstream.stores.cas import CAS_SPACE, CasStore
+from millstream.stores.hashing import Digests, copy_stream, hash_stream
+from millstream.stores.local import LocalStore
+from millstream.stores.memory import MemoryStore
+from millstream.stores.mounted import MountedStore
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    AlreadyExistsError,
+    Checksum,
+    ChecksumMismatchError,
+    Entry,
+    ItemInfo,
+    ItemNotFoundError,
+    Origin,
+    RefusedError,
+    SpaceNotEmptyError,
+    SpaceNotFoundError,
+    Store,
+    StoreError,
+    StoreInputError,
+    StoreUnavailableError,
+    all_entries,
+)
+from millstream.stores.providers import open_provider
+
+__all__ = [
+    "CAS_SPACE",
+    "DEFAULT_MIMETYPE",
+    "AlreadyExistsError",
+    "CasStore",
+    "Checksum",
+    "ChecksumMismatchError",
+    "Digests",
+    "Entry",
+    "ItemInfo",
+    "ItemNotFoundError",
+    "LocalStore",
+    "MemoryStore",
+    "MountedStore",
+    "Origin",
+    "RefusedError",
+    "SpaceNotEmptyError",
+    "SpaceNotFoundError",
+    "Store",
+    "StoreError",
+    "StoreInputError",
+    "StoreUnavailableError",
+    "all_entries",
+    "copy_stream",
+    "hash_stream",
+    "open_provider",
+]

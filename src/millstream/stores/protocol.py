@@ -14,6 +14,8 @@ import msgspec
 
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 
+DEFAULT_MIMETYPE = "application/octet-stream"
+
 
 class StoreError(MillstreamError):
     """The storage provider could not do what was asked."""
@@ -142,7 +144,7 @@ class Store(Protocol):
         content_id: str,
         source: BinaryIO,
         *,
-        mimetype: str = "application/octet-stream",
+        mimetype: str = DEFAULT_MIMETYPE,
         properties: Mapping[str, str] | None = None,
         sha256: str | None = None,
         create_only: bool = False,

@@ -1,0 +1,195 @@
+"""A folder of content-addressed files, seen as a store: each file is named by the hash of its bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from millstream.core.cid import CidError, digest_from_cid, is_cid
+from millstream.core.clock import SystemClock
+from millstream.core.durable import sync_folder
+from millstream.stores.checks import check_promise, check_properties
+from millstream.stores.hashing import copy_stream
+from millstream.stores.listing import Listing
+from millstream.stores.names import check_content_id, check_space
+from millstream.stores.os_errors import translated
+from millstream.stores.places import Place, find_place
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    AlreadyExistsError,
+    Checksum,
+    Entry,
+    ItemInfo,
+    ItemNotFoundError,
+    Origin,
+    RefusedError,
+    SpaceNotFoundError,
+    StoreInputError,
+    StoreUnavailableError,
+)
+from millstream.stores.ranges import RangeReader, check_range
+
+CAS_SPACE = "cas"
+"""The only space of such a store."""
+
+
+class CasStore:
+    """The folder *root* of files named by CID (CIDv1, raw, SHA-256) as a provider with the one space ``cas``.
+
+    The name of a file is its checksum, so nothing else is recorded: there are no properties and no mimetypes. Writing
+    over a damaged file repairs it. *create* as for :class:`millstream.stores.LocalStore`.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:
+        self._root = Path(root).absolute()
+        self._url = "cas" + self._root.as_uri().removeprefix("file")
+        self._listing = Listing(str(self._root), SystemClock(), depth=0)
+        if create:
+            with translated(f"making the folder {self._root}"):
+                self._root.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def spaces(self) -> Sequence[str]:
+        self._require_root()
+        return [CAS_SPACE]
+
+    def has_space(self, space: str) -> bool:
+        check_space(space)
+        self._require_root()
+        return space == CAS_SPACE
+
+    def create_space(self, space: str) -> None:
+        check_space(space)
+        if space != CAS_SPACE:
+            raise RefusedError(f"{self.url} has the one space {CAS_SPACE!r}; {space!r} cannot be made in it")
+        with translated(f"making the folder {self._root}"):
+            self._root.mkdir(parents=True, exist_ok=True)
+
+    def delete_space(self, space: str) -> None:
+        self._require_space(space)
+        raise RefusedError(f"the space {CAS_SPACE!r} belongs to {self.url} for good; delete its items instead")
+
+    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
+        self._require_space(space)
+        found: list[Entry] = []
+        with translated(f"listing {self.url}"):
+            for key, names in self._listing.walk((), prefix.encode("utf-8"), after.encode("utf-8")):
+                if len(names) == 1 and is_cid(names[0]):
+                    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+                        status = (self._root / names[0]).lstat()
+                        found.append(Entry(key.decode("ascii"), status.st_size, status.st_mtime_ns // 1000))
+                if len(found) >= limit:
+                    break
+        return found
+
+    def info(self, space: str, content_id: str) -> ItemInfo:
+        with self._place(space, content_id) as place:
+            return _info(content_id, place.status)
+
+    def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
+        check_range(start, length)
+        with self._place(space, content_id) as place, translated(f"opening {content_id} in {self.url}"):
+            return io.BufferedReader(RangeReader(place.open(), start, length))
+
+    def put(
+        self,
+        space: str,
+        content_id: str,
+        source: BinaryIO,
+        *,
+        mimetype: str = DEFAULT_MIMETYPE,  # noqa: ARG002 - accepted as every store does, not kept
+        properties: Mapping[str, str] | None = None,
+        sha256: str | None = None,
+        create_only: bool = False,
+    ) -> ItemInfo:
+        """Store *source*, which must hash to *content_id*; a damaged file under that name is replaced.
+
+        Raises :class:`ChecksumMismatchError` where it does not, :class:`RefusedError` where *properties* are given.
+        """
+        self._require_space(space)
+        self._refuse_properties(properties)
+        promised = _digest(content_id)
+        draft = self._root / f".{content_id}.{secrets.token_hex(6)}.tmp"
+        try:
+            with translated(f"putting {content_id} into {self.url}"):
+                with draft.open("xb") as file:
+                    sum_ = copy_stream(source, file).sha256
+                    check_promise(content_id, sum_, promised)
+                    check_promise(content_id, sum_, sha256)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._place_draft(draft, content_id, create_only)
+        finally:
+            draft.unlink(missing_ok=True)
+        return self.info(space, content_id)
+
+    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
+        """The item's facts, where *properties* are empty. Raises :class:`RefusedError` where they are not."""
+        info = self.info(space, content_id)
+        self._refuse_properties(properties)
+        return info
+
+    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
+        with self.open(space, content_id) as source:
+            return self.put(to_space, to_content_id, source)
+
+    def delete(self, space: str, content_id: str) -> None:
+        with self._place(space, content_id) as place, translated(f"deleting {content_id} in {self.url}"):
+            place.remove()
+
+    def path_of(self, space: str, content_id: str) -> Path:
+        """The file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
+        with self._place(space, content_id) as place:
+            return self._root / place.path[-1]
+
+    def _place_draft(self, draft: Path, content_id: str, create_only: bool) -> None:
+        if create_only:
+            try:
+                (self._root / content_id).hardlink_to(draft)
+            except FileExistsError as error:
+                raise AlreadyExistsError(f"{content_id} exists in {self.url} already") from error
+        else:
+            draft.replace(self._root / content_id)
+        sync_folder(self._root)
+
+    def _place(self, space: str, content_id: str) -> Place:
+        self._require_space(space)
+        check_content_id(content_id)
+        with translated(f"looking for {content_id} in {self.url}"):
+            place = find_place(str(self._root), [(content_id,)]) if is_cid(content_id) else None
+        if place is None:
+            raise ItemNotFoundError(f"there is no {content_id!r} in {self.url}")
+        return place
+
+    def _require_space(self, space: str) -> None:
+        if not self.has_space(space):
+            raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}; its only space is {CAS_SPACE!r}")
+
+    def _require_root(self) -> None:
+        if not self._root.is_dir():
+            raise StoreUnavailableError(f"there is no folder {self._root}: mount its disk, or make it")
+
+    def _refuse_properties(self, properties: Mapping[str, str] | None) -> None:
+        if check_properties(properties):
+            raise RefusedError(f"{self.url} is content-addressed and keeps no properties; put without them")
+
+
+def _digest(content_id: str) -> str:
+    try:
+        return digest_from_cid(check_content_id(content_id)).hex()
+    except CidError as error:
+        raise StoreInputError(f"a content-addressed store takes CIDs only: {error}") from error
+
+
+def _info(content_id: str, status: os.stat_result | None) -> ItemInfo:
+    assert status is not None
+    checksum = Checksum("sha256", digest_from_cid(content_id).hex(), Origin.PROVIDER)
+    return ItemInfo(content_id, status.st_size, (checksum,), DEFAULT_MIMETYPE, {}, status.st_mtime_ns // 1000)

@@ -1,0 +1,37 @@
+"""What every provider checks before it takes something in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream.stores.protocol import ChecksumMismatchError, StoreInputError
+
+
+def check_promise(content_id: str, sha256: str, promised: str | None) -> None:
+    """Raise :class:`ChecksumMismatchError` where the bytes that came hash to another *sha256* than was *promised*."""
+    if promised is not None and promised.lower() != sha256:
+        raise ChecksumMismatchError(
+            f"the bytes for {content_id!r} hash to sha256 {sha256}, not to {promised} as promised; nothing was stored: "
+            "read them again from a good source"
+        )
+
+
+def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """A copy of *properties*, which must be UTF-8 text under names that are not empty.
+
+    Raises :class:`StoreInputError`.
+    """
+    copied = dict(properties or {})
+    for name, value in copied.items():
+        if not name or not (_is_text(name) and _is_text(value)):
+            raise StoreInputError(
+                f"the property {name!r} cannot be kept: names and values are UTF-8 text, names not empty"
+            )
+    return copied
+
+
+def _is_text(value: object) -> bool:
+    try:
+        return isinstance(value, str) and value.encode("utf-8") is not None
+    except UnicodeEncodeError:
+        return False

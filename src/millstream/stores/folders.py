@@ -1,0 +1,87 @@
+"""Folders below a root, reached step by step so that no planted symbolic link leads out of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_RDONLY
+
+
+def open_folder(root: str, names: Sequence[str]) -> int:
+    """A descriptor of the folder ``root/names[0]/names[1]/…``; the caller closes it.
+
+    Raises ``FileNotFoundError``, or ``NotADirectoryError`` where a step is a file or a symbolic link.
+    """
+    folder = os.open(root, os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
+    for name in names:
+        folder = _step(folder, name)
+    return folder
+
+
+def make_folder(root: str, names: Sequence[str], *, existing: int = 0) -> int:
+    """As :func:`open_folder`, but folders that are missing after the first *existing* names are made, durably."""
+    folder = open_folder(root, names[:existing])
+    for name in names[existing:]:
+        try:
+            folder = _step(folder, name, keep_on_missing=True)
+        except FileNotFoundError:
+            folder = _make(folder, name)
+    return folder
+
+
+def remove_empty_folders(root: str, names: Sequence[str], keep: int) -> None:
+    """Remove the folder ``root/names…`` if it is empty, then its parents, down to the first *keep* names."""
+    for depth in range(len(names), keep, -1):
+        try:
+            parent = open_folder(root, names[: depth - 1])
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            os.rmdir(names[depth - 1], dir_fd=parent)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR):
+                raise
+            return
+        finally:
+            os.close(parent)
+
+
+def file_status(folder: int, name: str) -> os.stat_result | None:
+    """The status of the plain file *name* in *folder*; None where there is none (folders and links are none)."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def _step(folder: int, name: str, keep_on_missing: bool = False) -> int:
+    """Descend: open *name* in *folder* and close *folder* (also on errors, unless told to keep it)."""
+    try:
+        below = os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not keep_on_missing:
+            os.close(folder)
+        raise
+    except OSError as error:
+        os.close(folder)
+        if error.errno == errno.ELOOP:
+            raise NotADirectoryError(errno.ENOTDIR, "a symbolic link", name) from error
+        raise
+    os.close(folder)
+    return below
+
+
+def _make(folder: int, name: str) -> int:
+    try:
+        os.mkdir(name, dir_fd=folder)
+        os.fsync(folder)
+    except FileExistsError:
+        pass  # another thread or process was faster
+    except OSError:
+        os.close(folder)
+        raise
+    return _step(folder, name)

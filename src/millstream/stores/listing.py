@@ -1,0 +1,181 @@
+"""Ordered listings of a local space, a chunk at a time, without walking the whole tree for every chunk.
+
+A chunk begins in the middle: every folder on the way is entered by bisection. What a folder holds is remembered, in
+order, for as long as the folder's time of change proves that it still holds the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from millstream.core.clock import Clock
+from millstream.stores.folders import open_folder
+from millstream.stores.names import MAX_CONTENT_ID_BYTES
+from millstream.stores.spelling import FLAT_FOLDER, read_flat_name, read_name, spellings
+
+Names = tuple[str, ...]
+
+_SETTLED = 2_000_000_000
+"""Nanoseconds after its last change at which a folder is believed: file systems keep times as coarse as seconds."""
+
+_REMEMBERED_NAMES = 300_000
+"""How many names are remembered in all; the folder listed last is remembered whatever its size."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    """The names of one folder with their keys (UTF-8 ids, or beginnings of ids), sorted by key."""
+
+    stamp: tuple[int, int]
+    read_at: int
+    keys: list[bytes]
+    names: list[str]
+    folders: set[int]  # positions that are folders; natural ones have keys that end with "/"
+    pieces: list[int]  # positions of folders whose keys end in mid-segment, or are empty
+
+
+class Listing:
+    """The ordered ids of spaces, whose folders are *depth* names below *root*. Thread-safe."""
+
+    def __init__(self, root: str, clock: Clock, *, depth: int = 1) -> None:
+        self._root, self._clock, self._depth = root, clock, depth
+        self._known: OrderedDict[Names, _Folder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def walk(self, space: Names, prefix: bytes, after: bytes) -> Iterator[tuple[bytes, Names]]:
+        """The ids in the folder *space* above *after* that begin with *prefix*, and where below root their files are.
+
+        Raises ``FileNotFoundError`` or ``NotADirectoryError`` where there is no such folder.
+        """
+        heap: list[_Cursor] = []
+        low = max(prefix, after)
+        self._enter(heap, space, b"", low)
+        last = after
+        while heap:
+            cursor = heap[0]
+            key, name, is_folder = cursor.current()
+            if key > prefix and not key.startswith(prefix):
+                return
+            if cursor.advance():
+                heapq.heapreplace(heap, cursor)
+            else:
+                heapq.heappop(heap)
+            if is_folder:
+                self._enter(heap, (*cursor.path, name), key, low)
+            elif key > last and key.startswith(prefix) and _is_ours(key, (*cursor.path, name)[self._depth :]):
+                last = key
+                yield key, (*cursor.path, name)
+
+    def _enter(self, heap: list[_Cursor], path: Names, base: bytes, low: bytes) -> None:
+        try:
+            folder = self._folder(path, base)
+        except (FileNotFoundError, NotADirectoryError):
+            if len(path) == self._depth:
+                raise
+            return
+        for cursor in _cursors(path, folder, base, low):
+            heapq.heappush(heap, cursor)
+
+    def _folder(self, path: Names, base: bytes) -> _Folder:
+        handle = open_folder(self._root, path)
+        try:
+            status = os.fstat(handle)
+            stamp = (status.st_ino, status.st_mtime_ns)
+            with self._lock:
+                known = self._known.get(path)
+            if known is None or known.stamp != stamp or known.read_at - status.st_mtime_ns < _SETTLED:
+                known = _read_folder(handle, path[self._depth :], base, stamp, self._clock.now() * 1000)
+                self._remember(path, known)
+            return known
+        finally:
+            os.close(handle)
+
+    def _remember(self, path: Names, folder: _Folder) -> None:
+        with self._lock:
+            self._known[path] = folder
+            self._known.move_to_end(path)
+            total = sum(len(known.keys) for known in self._known.values())
+            while total > _REMEMBERED_NAMES and len(self._known) > 1:
+                _, oldest = self._known.popitem(last=False)
+                total -= len(oldest.keys)
+
+
+class _Cursor:
+    """A position in the names of one folder."""
+
+    __slots__ = ("_order", "_place", "folder", "path")
+
+    def __init__(self, path: Names, folder: _Folder, order: list[int] | range) -> None:
+        self.path, self.folder, self._order, self._place = path, folder, order, 0
+
+    def current(self) -> tuple[bytes, str, bool]:
+        position = self._order[self._place]
+        return self.folder.keys[position], self.folder.names[position], position in self.folder.folders
+
+    def advance(self) -> bool:
+        self._place += 1
+        return self._place < len(self._order)
+
+    def __lt__(self, other: _Cursor) -> bool:
+        return self.current()[0] < other.current()[0]
+
+
+def _cursors(path: Names, folder: _Folder, base: bytes, low: bytes) -> Iterator[_Cursor]:
+    """Where to begin in *folder* to find every id from *low* on: there, and in the folders that lead there."""
+    start = bisect_left(folder.keys, low)
+    if start < len(folder.keys):
+        yield _Cursor(path, folder, range(start, len(folder.keys)))
+    before = [position for position in folder.pieces if position < start and low.startswith(folder.keys[position])]
+    slash = low.find(b"/", len(base))
+    if slash >= 0:
+        position = bisect_left(folder.keys, low[: slash + 1])
+        end = bisect_right(folder.keys, low[: slash + 1])
+        before += [p for p in range(position, min(end, start)) if p in folder.folders and p not in before]
+    if before:
+        yield _Cursor(path, folder, sorted(before))
+
+
+def _read_folder(handle: int, path: Names, base: bytes, stamp: tuple[int, int], read_at: int) -> _Folder:
+    rows = []
+    read = read_flat_name if FLAT_FOLDER in path[:1] else read_name
+    with os.scandir(handle) as entries:
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if not is_folder and not entry.is_file(follow_symlinks=False):
+                continue
+            row = _read_entry(entry.name, is_folder, base, read, not path)
+            if row is not None:
+                rows.append(row)
+    rows.sort()
+    folders = {position for position, row in enumerate(rows) if row[2]}
+    pieces = [position for position in sorted(folders) if rows[position][3]]
+    return _Folder(stamp, read_at, [row[0] for row in rows], [row[1] for row in rows], folders, pieces)
+
+
+def _read_entry(
+    name: str, is_folder: bool, base: bytes, read: Callable[[str], bytes | None], at_top: bool
+) -> tuple[bytes, str, bool, bool] | None:
+    """The key of a name, the name, whether it is a folder, and one that ends in mid-segment; None if not ours."""
+    if not is_folder:
+        text = read(name)
+        return None if text is None else (base + text, name, False, False)
+    if at_top and name == FLAT_FOLDER:
+        return b"", name, True, True
+    if name.endswith("%"):
+        text = read(name[:-1]) if len(name) > 1 else None
+        return None if text is None else (base + text, name, True, True)
+    text = read(name) if read is read_name else None
+    return None if text is None else (base + text + b"/", name, True, False)
+
+
+def _is_ours(key: bytes, path: Names) -> bool:
+    """Whether *path* is where the id *key* is kept; only long and flat paths can be anything else."""
+    if len(key) <= 255 and FLAT_FOLDER not in path[:1]:
+        return True
+    return len(key) <= MAX_CONTENT_ID_BYTES and path in spellings(key.decode("utf-8"))

@@ -1,0 +1,275 @@
+"""The store in a local folder: every content item is a plain file that any tool can read and hash.
+
+The layout, and what a crash can leave, are described in ``docs/formats/local-store.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from millstream.core.clock import SystemClock
+from millstream.stores.checks import check_promise, check_properties
+from millstream.stores.descriptions import Descriptions
+from millstream.stores.drafts import Draft
+from millstream.stores.folders import make_folder, open_folder, remove_empty_folders
+from millstream.stores.hashing import copy_stream
+from millstream.stores.listing import Listing
+from millstream.stores.local_writer import HIDDEN, LocalWriter
+from millstream.stores.names import check_content_id, check_space
+from millstream.stores.os_errors import translated
+from millstream.stores.places import Place, find_place, make_place
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    AlreadyExistsError,
+    Checksum,
+    Entry,
+    ItemInfo,
+    ItemNotFoundError,
+    Origin,
+    SpaceNotEmptyError,
+    SpaceNotFoundError,
+    StoreUnavailableError,
+)
+from millstream.stores.ranges import RangeReader, check_range
+from millstream.stores.sidecar import DamagedSidecarError, Description, Sidecar
+from millstream.stores.spelling import read_name, spell_name, spellings
+
+_TRIES = 100
+"""How often an operation starts again because somebody else changed the same item or folder under its hands."""
+
+
+class LocalStore:
+    """A storage provider in the folder *root*, shared safely by threads and processes of one host.
+
+    With *create* the folder is made where it is missing; without it, a missing folder (a disk that is not mounted)
+    is a :class:`StoreUnavailableError` and never an empty store.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:
+        self._root = str(Path(root).absolute())
+        self._url = Path(self._root).as_uri()
+        self._listing = Listing(self._root, SystemClock())
+        self._descriptions = Descriptions(self._root, (HIDDEN, "sidecars"))
+        self._writer = LocalWriter(self._root)
+        if create:
+            with translated(f"making the folder {self._root}"):
+                Path(self._root).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def spaces(self) -> Sequence[str]:
+        with self._reading(), os.scandir(self._root) as entries:
+            names = [read_name(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return [name.decode("utf-8") for name in sorted(name for name in names if name is not None)]
+
+    def has_space(self, space: str) -> bool:
+        check_space(space)
+        with self._reading():
+            try:
+                os.close(open_folder(self._root, (spell_name(space),)))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+    def create_space(self, space: str) -> None:
+        check_space(space)
+        with translated(f"making the space {space!r} in {self._url}"):
+            Path(self._root).mkdir(parents=True, exist_ok=True)
+            os.close(make_folder(self._root, (spell_name(space),)))
+
+    def delete_space(self, space: str) -> None:
+        if self.entries(space, limit=1):
+            raise SpaceNotEmptyError(f"the space {space!r} in {self._url} still holds content items; delete them first")
+        with translated(f"deleting the space {space!r} in {self._url}"):
+            _remove_folders(Path(self._root, spell_name(space)))
+        self._descriptions.remove_space(spell_name(space))
+
+    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
+        check_space(space)
+        found: list[Entry] = []
+        with self._in_space(space):
+            walk = self._listing.walk((spell_name(space),), prefix.encode("utf-8"), after.encode("utf-8"))
+            for key, names in walk:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
+                    status = os.lstat("/".join((self._root, *names)))
+                    found.append(Entry(key.decode("utf-8"), status.st_size, status.st_mtime_ns // 1000))
+                if len(found) >= limit:
+                    break
+        return found
+
+    def info(self, space: str, content_id: str) -> ItemInfo:
+        with self._in_space(space, content_id), self._place(space, content_id) as place:
+            status, description = self._describe(space, content_id, place)
+        return _info(content_id, status, description)
+
+    def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
+        check_range(start, length)
+        with self._in_space(space, content_id), self._place(space, content_id) as place:
+            file = place.open()
+        return io.BufferedReader(RangeReader(file, start, length))
+
+    def put(
+        self,
+        space: str,
+        content_id: str,
+        source: BinaryIO,
+        *,
+        mimetype: str = DEFAULT_MIMETYPE,
+        properties: Mapping[str, str] | None = None,
+        sha256: str | None = None,
+        create_only: bool = False,
+    ) -> ItemInfo:
+        check_content_id(content_id)
+        kept = check_properties(properties)
+        self._require_space(space)
+        with translated(f"putting {content_id!r} into {self._url}/{space}"), self._writer.draft() as draft:
+            digests = copy_stream(source, draft.file)
+            check_promise(content_id, digests.sha256, sha256)
+            status = draft.finish()
+            description = Description(status.st_ino, status.st_mtime_ns, mimetype, digests.size, digests.sha256, kept)
+            with self._writer.lock(content_id):
+                self._replace(space, content_id, draft, description, create_only)
+        return _info(content_id, status, description)
+
+    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
+        kept = check_properties(properties)
+        with self._in_space(space, content_id), self._writer.lock(content_id), self._place(space, content_id) as place:
+            status, description = self._describe(space, content_id, place)
+            description = msgspec.structs.replace(description, properties=kept)
+            self._write_sidecar(space, Sidecar(content_id, (description,)))
+        return _info(content_id, status, description)
+
+    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
+        info = self.info(space, content_id)
+        with self.open(space, content_id) as source:
+            return self.put(to_space, to_content_id, source, mimetype=info.mimetype, properties=info.properties)
+
+    def delete(self, space: str, content_id: str) -> None:
+        with self._in_space(space, content_id), self._writer.lock(content_id):
+            with self._place(space, content_id) as place:
+                place.remove()
+            self._descriptions.remove(spell_name(space), content_id)
+            remove_empty_folders(self._root, place.path[:-1], keep=1)
+
+    def path_of(self, space: str, content_id: str) -> Path:
+        """The file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
+        with self._in_space(space, content_id), self._place(space, content_id) as place:
+            return Path(self._root, *place.path)
+
+    def _replace(self, space: str, content_id: str, draft: Draft, new: Description, create_only: bool) -> None:
+        """Describe the new file beside the old one, then put it in place: the moment at which both change."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError), self._target(space, content_id) as place:
+                files: tuple[Description, ...] = (new,)
+                if place.status is not None:
+                    if create_only:
+                        raise AlreadyExistsError(f"{content_id!r} exists in {self._url}/{space} already")
+                    files = (self._describe_replaced(space, content_id, place, place.status), new)
+                self._write_sidecar(space, Sidecar(content_id, files))
+                draft.place(place.folder, place.path[-1])
+                return
+            self._require_space(space)  # else a folder was removed because it was empty: begin again
+        raise StoreUnavailableError(f"the folder for {content_id!r} in {self._url}/{space} keeps vanishing; try again")
+
+    def _describe(self, space: str, content_id: str, place: Place) -> tuple[os.stat_result, Description]:
+        """The file in place and its description, which belong together even while the item is being replaced."""
+        for _ in range(_TRIES):
+            before = place.look()
+            sidecar = self._descriptions.read(spell_name(space), content_id)
+            after = place.look()
+            if before is None or after is None:
+                raise self._no_item(space, content_id)
+            if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+                return before, (sidecar and sidecar.of(before)) or _unknown(before)
+        raise StoreUnavailableError(f"{content_id!r} in {self._url}/{space} changes all the time; try again")
+
+    def _describe_replaced(self, space: str, content_id: str, place: Place, status: os.stat_result) -> Description:
+        """What belongs to a file that is about to go; nothing is known of one whose sidecar is damaged."""
+        try:
+            return self._describe(space, content_id, place)[1]
+        except DamagedSidecarError:
+            return _unknown(status)
+
+    def _write_sidecar(self, space: str, sidecar: Sidecar) -> None:
+        with self._writer.draft() as draft:
+            self._descriptions.write(spell_name(space), sidecar, draft)
+
+    def _place(self, space: str, content_id: str) -> Place:
+        place = find_place(self._root, _paths(space, content_id))
+        if place is None:
+            raise self._no_item(space, content_id)
+        return place
+
+    def _target(self, space: str, content_id: str) -> Place:
+        paths = _paths(space, content_id)
+        return find_place(self._root, paths) or make_place(self._root, paths)
+
+    def _require_space(self, space: str) -> None:
+        if not self.has_space(space):
+            raise SpaceNotFoundError(f"there is no space {space!r} in {self._url}; create it first")
+
+    def _no_item(self, space: str, content_id: str) -> Exception:
+        self._require_space(space)
+        return ItemNotFoundError(f"there is no {content_id!r} in {self._url}/{space}")
+
+    @contextlib.contextmanager
+    def _in_space(self, space: str, content_id: str | None = None) -> Iterator[None]:
+        """Make "no such file" a missing space or item, and other operating system errors store errors."""
+        with translated(f"using {self._url}/{space}"):
+            try:
+                yield
+            except FileNotFoundError as error:
+                if content_id is not None:
+                    raise self._no_item(space, content_id) from error
+                self._require_space(space)
+                raise
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Make operating system errors store errors; a missing root is not an empty store."""
+        with translated(f"reading {self._url}"):
+            if not Path(self._root).is_dir():
+                raise StoreUnavailableError(
+                    f"there is no folder {self._root}: mount its disk, or make it, or create a space in the store"
+                )
+            yield
+
+
+def _paths(space: str, content_id: str) -> list[tuple[str, ...]]:
+    name = spell_name(check_space(space))
+    return [(name, *path) for path in spellings(check_content_id(content_id))]
+
+
+def _unknown(status: os.stat_result) -> Description:
+    """A file that was put into the folder behind the store's back: nobody recorded a checksum."""
+    return Description(status.st_ino, status.st_mtime_ns, DEFAULT_MIMETYPE)
+
+
+def _info(content_id: str, status: os.stat_result, description: Description) -> ItemInfo:
+    checksums = () if description.sha256 is None else (Checksum("sha256", description.sha256, Origin.PROVIDER),)
+    return ItemInfo(
+        content_id=content_id,
+        size=status.st_size,
+        checksums=checksums,
+        mimetype=description.mimetype,
+        properties=description.properties,
+        modified=status.st_mtime_ns // 1000,
+    )
+
+
+def _remove_folders(space: Path) -> None:
+    for folder, _, files in os.walk(space, topdown=False):
+        if files:
+            raise SpaceNotEmptyError(
+                f"{folder} holds files that are no content items, {files[0]!r} first; move them away"
+            )
+        Path(folder).rmdir()

@@ -1,0 +1,64 @@
+"""What writing to a local store needs and reading does not: drafts and locks, opened at the first write."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from millstream.core.durable import write_durably
+from millstream.stores.descriptions import sidecar_digest
+from millstream.stores.drafts import Draft, Drafts
+from millstream.stores.folders import make_folder
+from millstream.stores.locks import Locks
+from millstream.stores.protocol import StoreError
+
+HIDDEN = ".millstream"
+"""The folder beside the spaces that holds sidecars, drafts and locks."""
+
+FORMAT = b"millstream local store 1\n"
+
+
+class LocalWriter:
+    """The drafts and locks of one process in the store at *root*; a forked child gets its own. Thread-safe."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._opening = threading.Lock()
+        self._opened: tuple[int, Drafts, Locks] | None = None
+
+    def draft(self) -> AbstractContextManager[Draft]:
+        """A new draft; see :meth:`Drafts.draft`."""
+        return self._open()[1].draft()
+
+    def lock(self, content_id: str) -> AbstractContextManager[None]:
+        """Hold the lock of *content_id* for the block; see :class:`Locks`."""
+        return self._open()[2].hold(sidecar_digest(content_id))
+
+    def _open(self) -> tuple[int, Drafts, Locks]:
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
+            with self._opening:
+                opened = self._opened
+                if opened is None or opened[0] != os.getpid():
+                    opened = self._opened = self._start()
+        return opened
+
+    def _start(self) -> tuple[int, Drafts, Locks]:
+        os.close(make_folder(self._root, (HIDDEN,)))
+        _check_format(Path(self._root, HIDDEN, "format"))
+        return os.getpid(), Drafts(self._root, (HIDDEN, "drafts")), Locks(self._root, (HIDDEN, "locks"))
+
+
+def _check_format(path: Path) -> None:
+    """Leave a mark of the format in a new store; refuse a store of another format."""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        write_durably(path, FORMAT)
+        return
+    if found != FORMAT:
+        raise StoreError(
+            f"{path} says {found[:60]!r}, but this release writes {FORMAT!r}: use the release that made the store"
+        )

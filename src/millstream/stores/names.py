@@ -1,0 +1,36 @@
+"""What a space and a content item may be called, the same at every provider."""
+
+from __future__ import annotations
+
+from millstream.stores.protocol import StoreInputError
+
+MAX_SPACE_BYTES = 80
+MAX_CONTENT_ID_BYTES = 1024
+
+
+def check_space(space: str) -> str:
+    """*space* itself, where it is a name for a space: 1 to 80 bytes of UTF-8 without "/" and control characters.
+
+    Raises :class:`StoreInputError`.
+    """
+    if "/" in space or any(ord(character) < 32 or ord(character) == 127 for character in space):
+        raise StoreInputError(f"the space name {space!r} holds a '/' or a control character; choose another name")
+    _check_length("space name", space, MAX_SPACE_BYTES)
+    return space
+
+
+def check_content_id(content_id: str) -> str:
+    """*content_id* itself, where it is one: 1 to 1,024 bytes of UTF-8 without NUL. Raises :class:`StoreInputError`."""
+    if "\0" in content_id:
+        raise StoreInputError(f"the content id {content_id[:100]!r} holds a NUL character; choose another id")
+    _check_length("content id", content_id, MAX_CONTENT_ID_BYTES)
+    return content_id
+
+
+def _check_length(what: str, text: str, limit: int) -> None:
+    try:
+        length = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise StoreInputError(f"the {what} {text[:100]!r} is not UTF-8 text; choose another name") from error
+    if not 1 <= length <= limit:
+        raise StoreInputError(f"the {what} {text[:100]!r} has {length} bytes of UTF-8; it needs 1 to {limit}")

@@ -1,0 +1,31 @@
+"""What the operating system's errors mean to someone who uses a store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from millstream.stores.protocol import StoreError, StoreUnavailableError
+
+_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+_ADVICE = {
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "raise the quota or free some space",
+    errno.EROFS: "the disk is mounted read-only",
+    errno.EACCES: "give this user the right to it",
+    errno.EPERM: "give this user the right to it",
+}
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn an ``OSError`` inside the block into a :class:`StoreError` that says what was being done."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0)
+        message = f"{doing} failed: {error}" + (f"; {advice}" if advice else "")
+        kind = StoreUnavailableError if error.errno in _TRANSIENT else StoreError
+        raise kind(message) from error

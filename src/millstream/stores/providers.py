@@ -1,0 +1,48 @@
+"""From a URL to the store that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from millstream.stores.cas import CasStore
+from millstream.stores.local import LocalStore
+from millstream.stores.memory import MemoryStore
+from millstream.stores.mounted import MountedStore
+from millstream.stores.protocol import Store, StoreInputError
+
+
+def open_provider(url: str, *, create: bool = False) -> Store:
+    """The store that *url* names.
+
+    ``file:///folder`` (or ``file:relative/folder``) is a :class:`LocalStore`, ``cas:///folder`` a :class:`CasStore`,
+    ``memory://name`` a new, empty :class:`MemoryStore`; ``?mount=SPACE:URL`` makes it a :class:`MountedStore`. With
+    *create*, folders that are missing are made; without it, the first use of a missing folder is a
+    :class:`StoreUnavailableError`. Raises :class:`StoreInputError` for any other URL.
+    """
+    parts = urlsplit(url)
+    base = _open_base(url, parts, create)
+    mounts = dict(_mount(url, name, value, create) for name, value in parse_qsl(parts.query, keep_blank_values=True))
+    return MountedStore(base, mounts) if mounts else base
+
+
+def _open_base(url: str, parts: SplitResult, create: bool) -> Store:
+    if parts.fragment:
+        raise StoreInputError(f"{url!r} has a part after '#': write '#' in a folder's name as %23")
+    if parts.scheme == "memory":
+        return MemoryStore(unquote(parts.netloc + parts.path) or "store")
+    if parts.scheme not in ("file", "cas"):
+        raise StoreInputError(f"{url!r} names no store: write file:///folder, cas:///folder or memory://name")
+    if parts.netloc not in ("", "localhost") or not parts.path or "\0" in unquote(parts.path):
+        raise StoreInputError(
+            f"{url!r} names no folder of this machine: write {parts.scheme}:///folder with three slashes"
+        )
+    kind = LocalStore if parts.scheme == "file" else CasStore
+    return kind(Path(unquote(parts.path)), create=create)
+
+
+def _mount(url: str, name: str, value: str, create: bool) -> tuple[str, Store]:
+    space, colon, target = value.partition(":")
+    if name != "mount" or not colon:
+        raise StoreInputError(f"{url!r}: after the '?' stands mount=SPACE:URL, not {name}={value}")
+    return unquote(space), open_provider(target, create=create)
