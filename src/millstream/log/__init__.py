@@ -1,1 +1,75 @@
-"""(to be described)"""
+"""The log: messages in order, durable, with the ids 1, 2, 3 … (promises P1, P2, P3, P10).
+
+>>> from millstream.log import LogSpec, Message, open_store
+>>> with open_store("memory://") as store:
+...     log = store.log(LogSpec("weather"))
+...     with log.writer() as writer:
+...         ids = writer.append([Message(b"21.5", source="JFK", key="temp"), Message(b"0.4", source="JFK", key="precip")])
+...     with log.reader("report") as reader:
+...         for batch in reader.batches():
+...             print([message.body for message in batch])
+...             reader.ack(batch.ids)
+[b'21.5', b'0.4']
+"""
+
+from __future__ import annotations
+
+from millstream.core.message import MESSAGE_SCHEMA, Message
+from millstream.log.batch import Batch
+from millstream.log.errors import (
+    CorruptBlockError,
+    DamagedLogError,
+    DurabilityTimeoutError,
+    FencedError,
+    LogError,
+    LogInputError,
+    LogNotFoundError,
+    MessageTooLargeError,
+    MissingBlockError,
+    StorageBusyError,
+    StorageError,
+    StorageFullError,
+    StorageReadOnlyError,
+    WriterBusyError,
+    WriterFailedError,
+)
+from millstream.log.frontier import Frontier
+from millstream.log.ids import BlockRange, IdRange
+from millstream.log.log import Log, LogInfo
+from millstream.log.reader import Reader
+from millstream.log.spec import LogSpec
+from millstream.log.store import LogStore, open_store
+from millstream.log.verification import Verification
+from millstream.log.writer import Writer
+
+__all__ = [
+    "MESSAGE_SCHEMA",
+    "Batch",
+    "BlockRange",
+    "CorruptBlockError",
+    "DamagedLogError",
+    "DurabilityTimeoutError",
+    "FencedError",
+    "Frontier",
+    "IdRange",
+    "Log",
+    "LogError",
+    "LogInfo",
+    "LogInputError",
+    "LogNotFoundError",
+    "LogSpec",
+    "LogStore",
+    "Message",
+    "MessageTooLargeError",
+    "MissingBlockError",
+    "Reader",
+    "StorageBusyError",
+    "StorageError",
+    "StorageFullError",
+    "StorageReadOnlyError",
+    "Verification",
+    "Writer",
+    "WriterBusyError",
+    "WriterFailedError",
+    "open_store",
+]

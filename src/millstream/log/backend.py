@@ -1,0 +1,160 @@
+"""The seam below the log: where blocks, leases and small states are kept.
+
+A backend knows nothing of messages. Every implementation passes
+:class:`millstream.testing.logs.BackendConformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from millstream.log.block import EncodedBlock
+from millstream.log.ids import BlockRange
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Where a log stands, and who writes it.
+
+    ``last_id`` is the writer pointer (0 at first), ``received_at`` the last receive time that the log has given.
+    ``epoch`` counts the writers there have been; ``holder`` names the present one (empty: nobody); its lease holds
+    until ``lease_until`` on :meth:`Backend.lease_time`.
+    """
+
+    last_id: int = 0
+    received_at: int = 0
+    epoch: int = 0
+    holder: bytes = b""
+    lease_until: int = 0
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """What one transaction adds to a log.
+
+    The writer of *epoch*, which left the log at *previous_id*, adds *blocks* and moves the writer pointer to
+    *last_id*; *received_at* is the last receive time it has given; *producer* has now sent all up to *sequence*.
+    """
+
+    epoch: int
+    previous_id: int
+    last_id: int
+    received_at: int
+    blocks: Sequence[EncodedBlock]
+    producer: str = ""
+    sequence: int | None = None
+
+
+class StoredBlock(msgspec.Struct, frozen=True):
+    """A block as it lies in the store, with the ids it is filed under. Nothing has been checked."""
+
+    first_id: int
+    last_id: int
+    data: bytes
+
+
+class State(msgspec.Struct, frozen=True):
+    """A small value and how often it was written (1, 2, 3 …; a state that was never written has version 0)."""
+
+    version: int = 0
+    value: bytes = b""
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """What the blocks of a log add up to. ``bytes`` as stored; times in microseconds, None where there is no block."""
+
+    first_id: int = 1
+    last_id: int = 0
+    count: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    min_event_time: int | None = None
+    max_event_time: int | None = None
+    min_received_at: int | None = None
+    max_received_at: int | None = None
+
+
+class Backend(Protocol):
+    """A place for logs. Thread-safe. Unknown log names raise :class:`~millstream.log.errors.LogNotFoundError`.
+
+    What :meth:`commit` and :meth:`put_state` return from survives a crash and, where ``durability`` is ``fsync``,
+    a power loss. Failures below are raised as :class:`~millstream.log.errors.StorageError`.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        ...
+
+    @property
+    def durability(self) -> str:
+        """``fsync``, ``os`` or ``memory``: what a confirmed message survives."""
+        ...
+
+    @property
+    def one_host(self) -> bool:
+        """True where every user of the store runs on one machine, so that a holder from another boot is gone."""
+        ...
+
+    def logs(self) -> Sequence[str]:
+        """The names of all logs, sorted."""
+        ...
+
+    def create(self, log: str) -> None:
+        """Make the log; nothing happens where it exists."""
+        ...
+
+    def head(self, log: str) -> Head: ...
+
+    def lease_time(self) -> int:
+        """The present time of the clock by which leases run out, in microseconds. Never goes back."""
+        ...
+
+    def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+        """Make *holder* the writer with the epoch *epoch* + 1, if the epoch still is *epoch*."""
+        ...
+
+    def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+        """Prolong the lease of the writer of *epoch*; False where it was replaced."""
+        ...
+
+    def release_lease(self, log: str, *, epoch: int) -> None:
+        """The writer of *epoch* is done; nothing happens where it was replaced."""
+        ...
+
+    def commit(self, log: str, commit: Commit) -> None:
+        """Do all of *commit*, durably, or nothing of it.
+
+        Raises :class:`~millstream.log.errors.FencedError` unless epoch and writer pointer are those it states.
+        """
+        ...
+
+    def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
+        """The blocks that hold *first_id* to *last_id*, in order: at least one if there is any, at most *max_bytes*."""
+        ...
+
+    def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
+        """The ids and sizes of the blocks that hold *first_id* to *last_id*, without reading the blocks."""
+        ...
+
+    def statistics(self, log: str) -> Statistics: ...
+
+    def get_state(self, log: str, key: str) -> State: ...
+
+    def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+        """Write version *version* + 1, durably, if the present version is *version*."""
+        ...
+
+    def states(self, log: str, prefix: str) -> Mapping[str, State]:
+        """All states whose keys begin with *prefix*, without that prefix."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; closing again does nothing."""
+        ...
+
+
+def producer_key(producer: str) -> str:
+    """The state in which a backend keeps the sequence of *producer*, as decimal digits."""
+    return f"producer/{producer}"

@@ -1,0 +1,89 @@
+"""What a reader gets: a run of messages that turns into Arrow, or into messages, when it is asked to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.core.message import Message
+from millstream.log.block import Block, BlockError
+from millstream.log.errors import CorruptBlockError
+from millstream.log.ids import IdRange
+
+
+class Batch:
+    """Consecutive messages of a log.
+
+    ``len(batch)`` is their number; iterating yields :class:`Message` one by one; ``ids`` is what
+    :meth:`millstream.log.Reader.ack` takes.
+    """
+
+    def __init__(self, log: str, blocks: Sequence[Block], ids: IdRange, columns: Sequence[str] | None = None) -> None:
+        """The messages *ids* of consecutive *blocks*, which together hold them all."""
+        self._log = log
+        self._blocks = blocks
+        self._columns = columns
+        self.ids = ids
+
+    @property
+    def first_id(self) -> int:
+        return self.ids.first
+
+    @property
+    def last_id(self) -> int:
+        return self.ids.last
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self._log!r}, ids {self.first_id} to {self.last_id}>"
+
+    @cached_property
+    def arrow(self) -> pa.RecordBatch:
+        """The messages as a record batch of ``MESSAGE_SCHEMA``, or the columns that were asked for.
+
+        Raises :class:`CorruptBlockError`.
+        """
+        return self._decode(self._columns)
+
+    def __iter__(self) -> Iterator[Message]:
+        batch = self.arrow if self._columns is None else self._decode(None)
+        return map(
+            Message,
+            batch.column("body").to_pylist(),
+            _texts(batch.column("key")),
+            _texts(batch.column("source")),
+            batch.column("event_time").to_pylist(),
+            batch.column("received_at").to_pylist(),
+            _headers(batch.column("headers")),
+            range(self.first_id, self.last_id + 1),
+        )
+
+    def _decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+        parts = [self._decode_block(block, columns) for block in self._blocks]
+        whole = parts[0]
+        if len(parts) > 1:
+            whole = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        skipped = self.first_id - self._blocks[0].header.first_id
+        return whole if whole.num_rows == len(self) else whole.slice(skipped, len(self))
+
+    def _decode_block(self, block: Block, columns: Sequence[str] | None) -> pa.RecordBatch:
+        try:
+            return block.decode(columns)
+        except BlockError as error:
+            raise CorruptBlockError(self._log, block.header.first_id, str(error)) from error
+
+
+def _texts(array: Any) -> Any:
+    return array.to_pylist() if array.buffers()[2].size else itertools.repeat("")
+
+
+def _headers(array: Any) -> Any:
+    if not len(array.flatten()):
+        return itertools.repeat(())
+    return (tuple((pair["name"], pair["value"]) for pair in pairs) for pairs in array.to_pylist())

@@ -1,0 +1,235 @@
+"""The block: a run of consecutive messages as one checksummed byte string, readable as Arrow (docs/formats/block.md).
+
+The same bytes lie in every backend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+
+from millstream.core.message import MESSAGE_SCHEMA
+from millstream.log.columns import HEADERS, Columns, lengths_of
+from millstream.log.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter
+from millstream.log.spec import Compression
+
+MAGIC = b"MSBK"
+VERSION = 1
+HEADER = struct.Struct("<4sHBBIIQQQqqqqQQII")
+MAX_COUNT = 65_536
+MAX_RAW_BYTES = 256 << 20
+"""Larger blocks are never written and are refused before anything is allocated for them."""
+
+EVENT_TIME, RECEIVED_AT, SOURCE, KEY, HEADER_COUNTS, HEADER_NAMES, HEADER_VALUES, BODY = range(1, 9)  # columns
+
+_CRC = struct.Struct("<I")
+_CRC_AT = 8
+
+
+class BlockError(ValueError):
+    """These bytes are no block, or not the block that was written."""
+
+
+class BlockHeader(msgspec.Struct, frozen=True):
+    """What a block says of itself. Times are microseconds; ``log`` and ``producer`` are :func:`name_hash` numbers."""
+
+    sections: int
+    count: int
+    log: int
+    epoch: int
+    first_id: int
+    min_event_time: int
+    max_event_time: int
+    min_received_at: int
+    max_received_at: int
+    producer: int
+    sequence: int
+    raw_bytes: int
+    stored_bytes: int
+
+    @property
+    def last_id(self) -> int:
+        return self.first_id + self.count - 1
+
+
+class EncodedBlock(msgspec.Struct, frozen=True):
+    """A block on its way to the store: its header, and all its bytes (the header's included)."""
+
+    header: BlockHeader
+    data: bytes
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a block comes from: the names of log and producer, the writer's epoch, the producer's sequence."""
+
+    log: str
+    epoch: int = 0
+    producer: str = ""
+    sequence: int = 0
+
+
+def name_hash(name: str) -> int:
+    """The number that stands for *name* in a block header: the first eight bytes of its SHA-256, little-endian."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
+
+
+def encode_block(columns: Columns, first_id: int, origin: Origin, *, compression: Compression = "lz4") -> EncodedBlock:
+    """The block of *columns* (stamped, 1 to 65,536 messages), whose first message has the id *first_id*."""
+    sections = SectionWriter(compression)
+    received = _add_received(sections, columns)
+    event = _add_event(sections, columns, received)
+    for column, texts in ((SOURCE, columns.source), (KEY, columns.key)):
+        if texts is not None:
+            sections.add_texts(column, texts)
+    if columns.headers is not None:
+        _add_headers(sections, columns.headers)
+    sections.add_values(BODY, columns.body)
+    number, buffers = sections.finish()
+    header = BlockHeader(
+        number,
+        len(columns),
+        name_hash(origin.log),
+        origin.epoch,
+        first_id,
+        *event,
+        *received,
+        name_hash(origin.producer),
+        origin.sequence,
+        sections.raw_bytes,
+        sum(memoryview(buffer).nbytes for buffer in buffers),
+    )
+    return EncodedBlock(header, _seal(header, buffers))
+
+
+class Block:
+    """A block whose checksum holds, ready to be decoded."""
+
+    __slots__ = ("_sections", "header")
+
+    def __init__(self, data: bytes) -> None:
+        """Check *data* from the first byte to the last. Raises :class:`BlockError`."""
+        self.header = read_header(data)
+        if len(data) != HEADER.size + self.header.stored_bytes:
+            raise BlockError(f"{len(data)} bytes where {HEADER.size + self.header.stored_bytes} are announced")
+        if _checksum(memoryview(data)[: HEADER.size], [memoryview(data)[HEADER.size :]]) != _stored_checksum(data):
+            raise BlockError("the CRC32C does not match")
+        try:
+            body = memoryview(data)[HEADER.size :]
+            self._sections = SectionReader(body, self.header.sections, self.header.raw_bytes)
+        except SectionError as error:
+            raise BlockError(str(error)) from error
+
+    def decode(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The messages as a record batch of ``MESSAGE_SCHEMA``, or those *columns* of it. Raises :class:`BlockError`."""
+        names = MESSAGE_SCHEMA.names if columns is None else list(columns)
+        try:
+            arrays = [self._column(name) for name in names]
+        except SectionError as error:
+            raise BlockError(str(error)) from error
+        schema = MESSAGE_SCHEMA if columns is None else pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _column(self, name: str) -> Any:
+        head, sections = self.header, self._sections
+        if name == "id":
+            return pa.array(np.arange(head.first_id, head.first_id + head.count, dtype=np.int64))
+        if name == "event_time" and sections.has(EVENT_TIME):
+            return pa.array(sections.times(EVENT_TIME, head.min_event_time, head.max_event_time, head.count))
+        if name in {"event_time", "received_at"}:
+            return pa.array(sections.times(RECEIVED_AT, head.min_received_at, head.max_received_at, head.count))
+        if name == "headers":
+            return self._headers()
+        number, kind = {"source": (SOURCE, pa.string()), "key": (KEY, pa.string()), "body": (BODY, pa.binary())}[name]
+        return sections.values(number, kind, head.count) if sections.has(number) else _empty(kind, head.count)
+
+    def _headers(self) -> Any:
+        count, sections = self.header.count, self._sections
+        if not sections.has(HEADER_COUNTS):
+            return _empty(HEADERS, count)
+        offsets = sections.offsets(HEADER_COUNTS, count)
+        total = int(offsets[-1])
+        names = sections.values(HEADER_NAMES, pa.string(), total)
+        values = sections.values(HEADER_VALUES, pa.binary(), total)
+        pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+        return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(HEADERS)
+
+
+def read_header(data: bytes) -> BlockHeader:
+    """The header at the beginning of *data*, whose checksum is not looked at. Raises :class:`BlockError`."""
+    if len(data) < HEADER.size:
+        raise BlockError(f"{len(data)} bytes are too few for a block")
+    magic, version, sections, flags, _, *rest = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise BlockError("it does not begin with the mark of a block")
+    if version != VERSION or flags:
+        raise BlockError(
+            f"block format {version} with flags {flags} is newer than this Millstream (it reads {VERSION})"
+        )
+    header = BlockHeader(sections, *rest)
+    if not 1 <= header.count <= MAX_COUNT or header.raw_bytes > MAX_RAW_BYTES:
+        raise BlockError(f"{header.count} messages in {header.raw_bytes} bytes are more than a block holds")
+    return header
+
+
+def _add_received(sections: SectionWriter, columns: Columns) -> tuple[int, int]:
+    times = columns.received_at
+    if isinstance(times, int):
+        sections.add(RECEIVED_AT, NUMBERS, CONSTANT, len(columns), b"")
+        return times, times
+    assert times is not None
+    least, most = int(times.min()), int(times.max())
+    sections.add_times(RECEIVED_AT, times, least, most)
+    return least, most
+
+
+def _add_event(sections: SectionWriter, columns: Columns, received: tuple[int, int]) -> tuple[int, int]:
+    times = columns.event_time
+    if times is None:
+        return received
+    if isinstance(times, int):
+        sections.add(EVENT_TIME, NUMBERS, CONSTANT, len(columns), b"")
+        return times, times
+    least, most = int(times.min()), int(times.max())
+    sections.add_times(EVENT_TIME, times, least, most)
+    return least, most
+
+
+def _add_headers(sections: SectionWriter, headers: Any) -> None:
+    names, values = headers.flatten().flatten()
+    sections.add_numbers(HEADER_COUNTS, NUMBERS, lengths_of(headers))
+    sections.add_texts(HEADER_NAMES, names)
+    sections.add_values(HEADER_VALUES, values)
+
+
+def _seal(header: BlockHeader, buffers: list[Any]) -> bytes:
+    sections, *rest = msgspec.structs.astuple(header)
+    head = bytearray(HEADER.pack(MAGIC, VERSION, sections, 0, 0, *rest))
+    _CRC.pack_into(head, _CRC_AT, _checksum(memoryview(head), buffers))
+    return b"".join([head, *buffers])
+
+
+def _checksum(head: memoryview, buffers: list[Any]) -> int:
+    checksum: int = crc32c(head[_CRC_AT + _CRC.size :], crc32c(head[:_CRC_AT]))
+    for buffer in buffers:
+        checksum = crc32c(buffer, checksum)
+    return checksum
+
+
+def _stored_checksum(data: bytes) -> int:
+    checksum: int = _CRC.unpack_from(data, _CRC_AT)[0]
+    return checksum
+
+
+def _empty(kind: Any, count: int) -> Any:
+    offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
+    if kind == HEADERS:
+        nothing = pa.array([], HEADERS.value_type)
+        return pa.Array.from_buffers(kind, count, [None, offsets], children=[nothing])
+    return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(b"")])

@@ -1,0 +1,230 @@
+"""The columns of a run of messages on their way into a block: what everyone leaves at its default costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millstream.core.message import MESSAGE_SCHEMA, Message
+from millstream.log.errors import LogInputError
+
+Times = npt.NDArray[np.int64] | int | None
+
+HEADERS = MESSAGE_SCHEMA.field("headers").type
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """*n* messages, column by column, without their ids.
+
+    ``body`` is an Arrow binary array. ``received_at`` and ``event_time`` are microseconds: an array of *n*, one
+    number for all, or None (to be stamped; an event time that is None is the receive time). ``unstamped`` marks the
+    rows of ``received_at`` that wait for the clock, ``undated`` those of ``event_time`` that take the receive time.
+    ``source``, ``key`` and ``headers`` are Arrow arrays, or None where all are empty.
+    """
+
+    body: Any
+    received_at: Times = None
+    event_time: Times = None
+    source: Any = None
+    key: Any = None
+    headers: Any = None
+    unstamped: npt.NDArray[np.bool_] | None = None
+    undated: npt.NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.body)
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """The messages from *start* up to *stop*, without copying. The columns must be stamped."""
+        return Columns(
+            body=self.body[start:stop],
+            received_at=_slice(self.received_at, start, stop),
+            event_time=_slice(self.event_time, start, stop),
+            source=_slice(self.source, start, stop),
+            key=_slice(self.key, start, stop),
+            headers=_slice(self.headers, start, stop),
+        )
+
+    def stamped(self, now: int) -> Columns:
+        """The same messages, with *now* as the receive time of those that have none, and every event time known."""
+        received = now if self.received_at is None else self.received_at
+        if self.unstamped is not None:
+            received = np.where(self.unstamped, now, received)
+        event = self.event_time
+        if self.undated is not None:
+            event = np.where(self.undated, received, event)
+        return msgspec.structs.replace(self, received_at=received, event_time=event, unstamped=None, undated=None)
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The bytes of each message that a block has to hold: an array of *n*."""
+        sizes = lengths_of(self.body) + 16
+        for column in (self.source, self.key):
+            if column is not None:
+                sizes += lengths_of(column)
+        if self.headers is not None:
+            sizes += _header_sizes(self.headers)
+        return sizes
+
+
+def from_bodies(bodies: Sequence[bytes]) -> Columns:
+    """Messages that are nothing but bodies."""
+    return Columns(pa.array(bodies, pa.binary()))
+
+
+def from_messages(messages: Sequence[Message]) -> Columns:
+    """The columns of *messages*; their ids are ignored. Raises :class:`LogInputError`."""
+    try:
+        received, unstamped = _times([m.received_at for m in messages])
+        event, undated = _times([m.event_time for m in messages])
+        return Columns(
+            body=pa.array([m.body for m in messages], pa.binary()),
+            received_at=received,
+            event_time=event,
+            source=_texts([m.source for m in messages]),
+            key=_texts([m.key for m in messages]),
+            headers=pa.array([m.headers for m in messages], HEADERS) if any(m.headers for m in messages) else None,
+            unstamped=unstamped,
+            undated=undated,
+        )
+    except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise LogInputError(f"these are no messages that a log can take: {error}") from error
+
+
+def from_record_batch(batch: pa.RecordBatch) -> Columns:
+    """The columns of an Arrow record batch of ``MESSAGE_SCHEMA``; every column but ``body`` may be absent.
+
+    The ids are ignored, and null stands for what is not set. Raises :class:`LogInputError`.
+    """
+    unknown = set(batch.schema.names) - set(MESSAGE_SCHEMA.names)
+    if unknown or "body" not in batch.schema.names:
+        raise LogInputError(
+            f"a record batch for a log has the columns {', '.join(MESSAGE_SCHEMA.names)} (at least body), "
+            f"not {', '.join(batch.schema.names) or 'none'}"
+        )
+    body = _column(batch, "body")
+    if body.null_count:
+        raise LogInputError("the column body has nulls; a message without a body has an empty one")
+    received, unstamped = _time_column(_column(batch, "received_at"))
+    event, undated = _time_column(_column(batch, "event_time"))
+    return Columns(
+        body,
+        received,
+        event,
+        _text_column(_column(batch, "source")),
+        _text_column(_column(batch, "key")),
+        _header_column(_column(batch, "headers")),
+        unstamped,
+        undated,
+    )
+
+
+def concat(parts: Sequence[Columns]) -> Columns:
+    """All messages of *parts*, which must be stamped, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [len(part) for part in parts]
+    return Columns(
+        body=pa.concat_arrays([part.body for part in parts]),
+        received_at=_concat_times([part.received_at for part in parts], lengths),
+        event_time=_concat_times([_event_time(part) for part in parts], lengths)
+        if any(part.event_time is not None for part in parts)
+        else None,
+        source=_concat_arrays([part.source for part in parts], lengths, pa.string(), ""),
+        key=_concat_arrays([part.key for part in parts], lengths, pa.string(), ""),
+        headers=_concat_arrays([part.headers for part in parts], lengths, HEADERS, ()),
+    )
+
+
+def lengths_of(array: Any) -> npt.NDArray[np.int64]:
+    """The length of each value of a binary, string or list array, as int64."""
+    return np.diff(offsets_of(array)).astype(np.int64)
+
+
+def offsets_of(array: Any) -> npt.NDArray[np.int32]:
+    """The *n* + 1 offsets of a binary, string or list array into its values."""
+    if not len(array):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+
+
+def _slice(column: Any, start: int, stop: int) -> Any:
+    return column if column is None or isinstance(column, int) else column[start:stop]
+
+
+def _event_time(part: Columns) -> Times:
+    return part.received_at if part.event_time is None else part.event_time
+
+
+def _times(values: list[int | None]) -> tuple[Times, npt.NDArray[np.bool_] | None]:
+    first = values[0]
+    if values.count(first) == len(values):
+        return (None if first is None else np.int64(first).item()), None
+    return _time_column(pa.array(values, pa.int64()))
+
+
+def _texts(values: list[str]) -> Any:
+    return pa.array(values, pa.string()) if any(values) else None
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    if name not in batch.schema.names:
+        return None
+    column, wanted = batch.column(name), MESSAGE_SCHEMA.field(name).type
+    try:
+        column = column if column.type == wanted else column.cast(wanted)
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        raise LogInputError(f"the column {name} is not {wanted}: {error}") from error
+    return column
+
+
+def _time_column(column: Any) -> tuple[Times, npt.NDArray[np.bool_] | None]:
+    if column is None or column.null_count == len(column):
+        return None, None
+    if not column.null_count:
+        return column.to_numpy(), None
+    return column.fill_null(0).to_numpy(), column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _text_column(column: Any) -> Any:
+    if column is None:
+        return None
+    column = column.fill_null("") if column.null_count else column
+    offsets = offsets_of(column)
+    return column if offsets[-1] > offsets[0] else None
+
+
+def _header_column(column: Any) -> Any:
+    if column is None or not len(column.flatten()):
+        return None
+    pairs = column.flatten()
+    if pairs.null_count or any(part.null_count for part in pairs.flatten()):
+        raise LogInputError("the column headers has a header that is null, or without name or value")
+    return column.fill_null([]) if column.null_count else column
+
+
+def _header_sizes(headers: Any) -> npt.NDArray[np.int64]:
+    names, values = headers.flatten().flatten()
+    each = np.concatenate(([0], np.cumsum(lengths_of(names) + lengths_of(values) + 8)))
+    offsets = offsets_of(headers)
+    ends: npt.NDArray[np.int64] = each[offsets - offsets[0]]
+    return np.diff(ends)
+
+
+def _concat_times(parts: list[Times], lengths: list[int]) -> Times:
+    if all(isinstance(part, int) and part == parts[0] for part in parts):
+        return parts[0]
+    return np.concatenate([np.full(n, part) if isinstance(part, int) else part for part, n in zip(parts, lengths)])  # type: ignore[misc]  # noqa: B905
+
+
+def _concat_arrays(parts: list[Any], lengths: list[int], kind: Any, default: Any) -> Any:
+    if all(part is None for part in parts):
+        return None
+    empty = pa.scalar(default, kind)
+    filled = [pa.repeat(empty, n) if part is None else part for part, n in zip(parts, lengths, strict=True)]
+    return pa.concat_arrays(filled)

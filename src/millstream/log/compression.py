@@ -1,0 +1,54 @@
+"""The codecs of a block's sections. Nothing is decompressed beyond the length that was announced and checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lz4.block
+import pyarrow as pa
+
+from millstream.log.spec import Compression
+
+PLAIN, LZ4, ZSTD = 0, 1, 2
+
+_LEAST = 96  # bytes; below, no codec earns its place
+_NUMBERS = {"plain": PLAIN, "lz4": LZ4, "zstd": ZSTD}
+
+
+def compress(data: Any, compression: Compression) -> tuple[int, Any]:
+    """*data* (any buffer) under *compression*, or as it is where that saves less than an eighth.
+
+    Returns the codec's number and the bytes to store.
+    """
+    codec = _NUMBERS[compression]
+    size = memoryview(data).nbytes
+    if codec == PLAIN or size < _LEAST:
+        return PLAIN, data
+    packed = _lz4(data) if codec == LZ4 else pa.Codec("zstd", compression_level=1).compress(data)
+    return (codec, packed) if memoryview(packed).nbytes <= size - size // 8 else (PLAIN, data)
+
+
+def decompress(data: Any, codec: int, size: int) -> Any:
+    """The *size* bytes that *data* stands for, as an Arrow buffer.
+
+    Raises ValueError where *codec* is unknown or the bytes are not *size* bytes under it.
+    """
+    try:
+        if codec == PLAIN:
+            raw = pa.py_buffer(data)
+        elif codec == LZ4:
+            raw = pa.py_buffer(lz4.block.decompress(data, uncompressed_size=size))
+        elif codec == ZSTD:
+            raw = pa.Codec("zstd").decompress(data, size)
+        else:
+            raise ValueError(f"codec {codec} is unknown to this version")
+    except (pa.ArrowException, OSError, lz4.block.LZ4BlockError) as error:
+        raise ValueError(f"{len(data)} bytes do not decompress to {size}: {error}") from error
+    if raw.size != size:
+        raise ValueError(f"{raw.size} bytes where {size} are announced")
+    return raw
+
+
+def _lz4(data: Any) -> bytes:
+    packed: bytes = lz4.block.compress(data, store_size=False)
+    return packed

@@ -1,0 +1,104 @@
+"""Everything the log raises on purpose.
+
+::
+
+    LogError
+    ├── LogInputError            what was handed in cannot be used
+    │   └── MessageTooLargeError
+    ├── LogNotFoundError
+    ├── WriterBusyError          another writer holds the log
+    ├── FencedError              this writer or reader was replaced by a newer one
+    ├── WriterFailedError        a commit failed; this writer takes nothing more
+    ├── DurabilityTimeoutError
+    ├── DamagedLogError          what is stored contradicts itself
+    │   ├── CorruptBlockError
+    │   └── MissingBlockError
+    └── StorageError             the store below refused
+        ├── StorageBusyError
+        ├── StorageFullError
+        └── StorageReadOnlyError
+"""
+
+from __future__ import annotations
+
+from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
+
+
+class LogError(MillstreamError):
+    """The log could not do what was asked."""
+
+
+class LogInputError(LogError, InputError):
+    """The log cannot use this argument."""
+
+
+class MessageTooLargeError(LogInputError):
+    """The message is larger than a log takes."""
+
+
+class LogNotFoundError(LogError, NotFoundError):
+    """There is no such log."""
+
+
+class WriterBusyError(LogError, BusyError):
+    """Another writer holds the log; a log has one writer at a time."""
+
+
+class FencedError(LogError):
+    """A newer writer or reader has taken this one's place; close it and do not go on."""
+
+
+class WriterFailedError(LogError):
+    """A commit failed, so this writer takes nothing more; close it and open a new one."""
+
+
+class DurabilityTimeoutError(LogError):
+    """The messages were not durable in the time allowed; they may be later."""
+
+    transient = True
+
+
+class DamagedLogError(LogError):
+    """What is stored contradicts itself; nothing is skipped silently."""
+
+
+class CorruptBlockError(DamagedLogError):
+    """The bytes of a block are not the bytes that were written."""
+
+    def __init__(self, log: str, first_id: int, reason: str) -> None:
+        super().__init__(
+            f"the block of log {log!r} that begins at id {first_id} is damaged: {reason}. Restore it from a copy; "
+            f"`millstream log verify {log}` lists all damage, and reading may go on after this block by its ids"
+        )
+        self.log = log
+        self.first_id = first_id
+        self.reason = reason
+
+
+class MissingBlockError(DamagedLogError):
+    """Ids that were stored are gone."""
+
+    def __init__(self, log: str, first_id: int, last_id: int) -> None:
+        super().__init__(
+            f"ids {first_id} to {last_id} of log {log!r} are missing from the store. Restore them from a copy, or "
+            f"read on from id {last_id + 1}; `millstream log verify {log}` lists all damage"
+        )
+        self.log = log
+        self.first_id = first_id
+        self.last_id = last_id
+
+
+class StorageError(LogError):
+    """The store below the log refused."""
+
+
+class StorageBusyError(StorageError, BusyError):
+    """The store is locked by another process for longer than we wait."""
+
+
+class StorageFullError(StorageError):
+    """There is no space left for the log; free some and open the writer again."""
+
+
+class StorageReadOnlyError(StorageError):
+    """The store is open for reading only."""

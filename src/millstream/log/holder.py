@@ -1,0 +1,75 @@
+"""Who holds a writer lease, and whether that process still lives."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """One process. ``boot`` and ``namespace`` tell on which machine its ``pid`` means something, since when it runs
+    is ``started`` (clock ticks since boot), and ``since`` is when it took the lease (microseconds since the epoch).
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: int
+    since: int
+
+    def __str__(self) -> str:
+        since = datetime.datetime.fromtimestamp(self.since / 1e6, datetime.UTC)
+        return f"process {self.pid} on {self.host} since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+    def is_gone(self, *, one_host: bool) -> bool:
+        """Whether this process certainly runs no more.
+
+        With *one_host* a holder of another boot is gone, since only this machine can use the store.
+        """
+        if self.boot != _boot():
+            return one_host and bool(self.boot) and bool(_boot())
+        return self.namespace == _namespace() and _started(self.pid) != self.started
+
+
+def this_process(now: int) -> Holder:
+    """The holder that this process is; *now* in microseconds since the epoch."""
+    pid = os.getpid()
+    return Holder(socket.gethostname(), _boot(), _namespace(), pid, _started(pid), now)
+
+
+def encode_holder(holder: Holder) -> bytes:
+    """*holder* as JSON, for a lease."""
+    return msgspec.json.encode(holder)
+
+
+def decode_holder(data: bytes) -> Holder | None:
+    """The holder in a lease; None where nobody holds it."""
+    return msgspec.json.decode(data, type=Holder) if data else None
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int:
+    """When process *pid* was started, in clock ticks since boot; 0 where it is dead or cannot be seen."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in {"Z", "X"} else int(fields[19])

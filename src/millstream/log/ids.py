@@ -1,0 +1,31 @@
+"""Ranges of message ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+
+class IdRange(msgspec.Struct, frozen=True, order=True):
+    """The ids from ``first`` to ``last``, both included; empty where ``last`` is ``first - 1``."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self.first <= number <= self.last
+
+
+class BlockRange(msgspec.Struct, frozen=True):
+    """The ids of one stored block and how many bytes it takes in the store."""
+
+    first_id: int
+    last_id: int
+    bytes: int

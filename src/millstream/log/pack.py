@@ -1,0 +1,117 @@
+"""Packs: what one call hands to a writer, merged and cut into blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millstream.core.message import Message
+from millstream.log.block import EncodedBlock, Origin, encode_block
+from millstream.log.columns import Columns, concat, from_bodies, from_messages, from_record_batch
+from millstream.log.errors import LogInputError, MessageTooLargeError
+from millstream.log.spec import LogSpec
+
+Messages = Sequence[Message] | Sequence[bytes] | pa.RecordBatch
+"""What a writer takes in one call."""
+
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_PACK_BYTES = 1 << 30
+
+
+class Pack(msgspec.Struct, frozen=True):
+    """The messages of one call. ``size`` is about the bytes that they take; ``sequence`` is the producer's."""
+
+    content: Sequence[bytes] | Columns
+    count: int
+    size: int
+    sequence: int | None = None
+
+    def columns(self, now: int) -> Columns:
+        """The messages as columns, with *now* as the receive time of those that have none."""
+        content = self.content
+        return (content if isinstance(content, Columns) else from_bodies(content)).stamped(now)
+
+
+def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
+    """The pack of *messages*, checked. Raises :class:`LogInputError`."""
+    if sequence is not None and sequence < 1:
+        raise LogInputError(f"a producer's sequence begins at 1, not {sequence}")
+    if isinstance(messages, pa.RecordBatch):
+        return _pack_columns(from_record_batch(messages), sequence)
+    kinds = set(map(type, messages))
+    if kinds <= {bytes}:
+        return _pack_bodies(messages, sequence)
+    if kinds == {Message}:
+        return _pack_columns(from_messages(messages), sequence)
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise LogInputError(f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {names}")
+
+
+def encode_packs(packs: Iterable[Pack], first_id: int, now: int, spec: LogSpec, origin: Origin) -> list[EncodedBlock]:
+    """The blocks of *packs*, one after the other, the first message under *first_id*."""
+    blocks = []
+    for columns in _merge(packs, now, spec):
+        for part in _cut(columns, spec):
+            blocks.append(encode_block(part, first_id, origin, compression=spec.compression))
+            first_id += len(part)
+    return blocks
+
+
+def _pack_bodies(bodies: Sequence[bytes], sequence: int | None) -> Pack:
+    sizes = list(map(len, bodies))
+    return Pack(bodies, len(sizes), _checked(sum(sizes) + 16 * len(sizes), max(sizes, default=0)), sequence)
+
+
+def _pack_columns(columns: Columns, sequence: int | None) -> Pack:
+    if not len(columns):
+        return Pack((), 0, 0, sequence)
+    sizes = columns.sizes()
+    return Pack(columns, len(columns), _checked(int(sizes.sum()), int(sizes.max())), sequence)
+
+
+def _checked(total: int, largest: int) -> int:
+    if largest > MAX_MESSAGE_BYTES:
+        raise MessageTooLargeError(
+            f"a message of {largest:,} bytes is larger than the {MAX_MESSAGE_BYTES:,} that a log takes; store it as a "
+            "content item and append a reference"
+        )
+    if total > MAX_PACK_BYTES:
+        raise LogInputError(f"{total:,} bytes in one call are more than {MAX_PACK_BYTES:,}; append fewer at once")
+    return total
+
+
+def _merge(packs: Iterable[Pack], now: int, spec: LogSpec) -> Iterator[Columns]:
+    """Join small packs until they fill a block, so that a block holds what many callers sent."""
+    group: list[Pack] = []
+    count = size = 0
+    for pack in packs:
+        count, size = count + pack.count, size + pack.size
+        if group and (count > spec.block_messages or size > spec.block_bytes):
+            yield _join(group, now)
+            group, count, size = [], pack.count, pack.size
+        if pack.count:
+            group.append(pack)
+    if group:
+        yield _join(group, now)
+
+
+def _join(packs: list[Pack], now: int) -> Columns:
+    if any(isinstance(pack.content, Columns) for pack in packs):
+        return concat([pack.columns(now) for pack in packs])
+    bodies = list(itertools.chain.from_iterable(pack.content for pack in packs))  # type: ignore[arg-type]
+    return from_bodies(bodies).stamped(now)
+
+
+def _cut(columns: Columns, spec: LogSpec) -> Iterator[Columns]:
+    ends = np.cumsum(columns.sizes())
+    start = 0
+    while start < len(columns):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + spec.block_bytes, "right"))
+        stop = min(max(stop, start + 1), start + spec.block_messages, len(columns))
+        yield columns if stop - start == len(columns) else columns.slice(start, stop)
+        start = stop

@@ -1,0 +1,211 @@
+"""The reader of a log: batches in order, acknowledgements in any order, a pointer that survives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from millstream.core.clock import Clock
+from millstream.log.backend import Backend, State
+from millstream.log.batch import Batch
+from millstream.log.errors import FencedError, LogError, LogInputError
+from millstream.log.frontier import Frontier
+from millstream.log.housekeeper import Housekeeper
+from millstream.log.ids import IdRange
+from millstream.log.scan import cut_batches, scan_blocks
+from millstream.log.tail import Tail
+
+ACK_SECONDS = 0.1
+"""Acknowledgements are stored at the latest this long after they were made: the window of promise P3."""
+
+_POLL_SECONDS = (0.001, 0.05)  # how often a follower looks for messages of other processes: at first, at rest
+
+
+class Position(msgspec.Struct, frozen=True):
+    """What a consumer has acknowledged: all up to ``pointer``, and the ranges ``ahead`` of it."""
+
+    pointer: int = 0
+    ahead: tuple[IdRange, ...] = ()
+
+
+def consumer_key(consumer: str) -> str:
+    """The state in which a backend keeps the position of *consumer*."""
+    if not consumer or len(consumer) > 255:
+        raise LogInputError("a consumer's name has 1 to 255 characters")
+    return f"consumer/{consumer}"
+
+
+def encode_position(position: Position) -> bytes:
+    """*position* as JSON, for a state."""
+    return msgspec.json.encode(position)
+
+
+def decode_position(state: State) -> Position:
+    """The position in *state*; the beginning where it was never written."""
+    return msgspec.json.decode(state.value, type=Position) if state.value else Position()
+
+
+class Reader:
+    """Reads one log for one consumer; a newer reader of the same name takes this one's place.
+
+    Made by :meth:`millstream.log.Log.reader`; close it, or use it in a ``with`` block. Batches are for one thread;
+    :meth:`ack` is for any.
+    """
+
+    def __init__(
+        self, backend: Backend, log: str, consumer: str, clock: Clock, keeper: Housekeeper, tail: Tail
+    ) -> None:
+        self._backend = backend
+        self._log = log
+        self._key = consumer_key(consumer)
+        self._consumer = consumer
+        self._clock = clock
+        self._keeper = keeper
+        self._tail = tail
+        self._lock = threading.Lock()
+        self._storing = threading.Lock()
+        self._dirty = False
+        self._fenced = False
+        self._closed = False
+        position, self._version = self._take_place()
+        self._frontier = Frontier(position.pointer, position.ahead)
+        self._next = position.pointer + 1
+        self._end = position.pointer
+
+    @property
+    def pointer(self) -> int:
+        """The largest id up to which everything is acknowledged."""
+        return self._frontier.pointer
+
+    def batches(
+        self, max_messages: int = 65_536, *, follow: bool = False, columns: Sequence[str] | None = None
+    ) -> Iterator[Batch]:
+        """The messages after those delivered before, in order, without those acknowledged already.
+
+        Ends at the end of the log, or with *follow* when the reader is closed. Raises :class:`CorruptBlockError`,
+        :class:`MissingBlockError`, :class:`FencedError`.
+        """
+        if max_messages < 1:
+            raise LogInputError(f"a batch has at least one message, not {max_messages}")
+        pause = _POLL_SECONDS[0]
+        while not self._closed:
+            turn = self._tail.turn
+            for batch in self._deliver(max_messages, columns):
+                yield batch
+                pause = _POLL_SECONDS[0]
+            if not follow:
+                return
+            self._tail.wait(turn, pause)
+            pause = min(2 * pause, _POLL_SECONDS[1])
+
+    def ack(self, ids: int | IdRange | Iterable[int] | npt.NDArray[np.int64]) -> None:
+        """These messages are done, in any order: one id, a range (``batch.ids``), or many ids.
+
+        Thread-safe. Stored within :data:`ACK_SECONDS`, on :meth:`flush` and on :meth:`close`. Raises
+        :class:`LogInputError` for ids that the log has not, :class:`FencedError`.
+        """
+        if not isinstance(ids, int | IdRange):
+            ids = np.fromiter(ids, np.int64) if not isinstance(ids, np.ndarray) else ids
+            if not len(ids):
+                return
+        with self._lock:
+            self._check_open()
+            self._check_exists(ids)
+            if isinstance(ids, int):
+                self._frontier.add(ids)
+            elif isinstance(ids, IdRange):
+                self._frontier.add(ids.first, ids.last)
+            else:
+                self._frontier.add_ids(ids)
+            if not self._dirty:
+                self._dirty = True
+                self._keeper.after(ACK_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Store what was acknowledged, now. Raises :class:`FencedError`."""
+        with self._storing:
+            with self._lock:
+                if not self._dirty or self._fenced:
+                    return
+                self._dirty = False
+                position = Position(self._frontier.pointer, tuple(self._frontier.ahead))
+            self._store(position)
+
+    def close(self) -> None:
+        """Store what was acknowledged and end every :meth:`batches`. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._tail.announce()
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a reader stays in its process; open the store by its URL in the other one")
+
+    def _take_place(self) -> tuple[Position, int]:
+        while True:
+            state = self._backend.get_state(self._log, self._key)
+            position = decode_position(state)
+            if self._backend.put_state(self._log, self._key, encode_position(position), version=state.version):
+                return position, state.version + 1
+
+    def _deliver(self, max_messages: int, columns: Sequence[str] | None) -> Iterator[Batch]:
+        self._end = self._backend.head(self._log).last_id
+        for ids in self._frontier.missing(IdRange(self._next, self._end)):
+            blocks = scan_blocks(self._backend, self._log, ids)
+            for batch in cut_batches(self._log, blocks, ids, max_messages=max_messages, columns=columns):
+                with self._lock:
+                    self._check_open()
+                self._next = batch.last_id + 1
+                yield batch
+        self._next = self._end + 1
+
+    def _check_exists(self, ids: int | IdRange | npt.NDArray[np.int64]) -> None:
+        first, last = (ids, ids) if isinstance(ids, int) else (0, 0)
+        if isinstance(ids, IdRange):
+            first, last = ids.first, ids.last
+        elif not isinstance(ids, int):
+            first, last = int(ids.min()), int(ids.max())
+        if last > self._end:
+            self._end = self._backend.head(self._log).last_id
+        if first < 1 or last > self._end:
+            wrong = first if first < 1 else last
+            raise LogInputError(f"id {wrong} cannot be acknowledged: the log {self._log!r} has ids 1 to {self._end}")
+
+    def _check_open(self) -> None:
+        if self._fenced:
+            raise FencedError(
+                f"a newer reader of {self._log!r} has taken the name {self._consumer!r}; what this one acknowledges is "
+                "not stored. Give each reader a name of its own"
+            )
+        if self._closed:
+            raise LogError(f"this reader of {self._log!r} is closed; open a new one")
+
+    def _store(self, position: Position) -> None:
+        try:
+            stored = self._backend.put_state(self._log, self._key, encode_position(position), version=self._version)
+        except BaseException:
+            with self._lock:
+                self._dirty = True
+            self._keeper.after(ACK_SECONDS, self.flush)
+            raise
+        if stored:
+            self._version += 1
+            return
+        self._fenced = True
+        if not self._closed:
+            raise FencedError(f"a newer reader of {self._log!r} has taken the name {self._consumer!r}")

@@ -1,0 +1,39 @@
+"""The definition of a log, shared by those who write and those who read it."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from millstream.log.errors import LogInputError
+
+Compression = Literal["plain", "lz4", "zstd"]
+
+_NAME = re.compile(r"[A-Za-z0-9_%][A-Za-z0-9._%-]{0,199}")
+
+
+class LogSpec(msgspec.Struct, frozen=True):
+    """What a log is called and how its writer cuts blocks.
+
+    ``name`` is 1 to 200 letters, digits, and ``. _ % -``; a block is cut at ``block_bytes`` bytes or
+    ``block_messages`` messages, whichever comes first; ``compression`` is tried on every column of a block and kept
+    where it pays. Only the name must be the same everywhere: every reader understands every block.
+    """
+
+    name: str
+    compression: Compression = "lz4"
+    block_bytes: int = 1 << 20
+    block_messages: int = 65_536
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise LogInputError(
+                f"{self.name[:80]!r} is no name for a log: use 1 to 200 letters, digits, '.', '_', '%' and '-', "
+                "and begin with a letter, a digit, '_' or '%'"
+            )
+        if not 1 <= self.block_messages <= 65_536:
+            raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages}")
+        if not 1 <= self.block_bytes <= 64 << 20:
+            raise LogInputError(f"block_bytes of log {self.name!r} must be 1 to 64 MiB, not {self.block_bytes}")

@@ -1,0 +1,244 @@
+"""Logs in one SQLite file: nothing to install, durable by its write-ahead log."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.log import sqlite_statements as sql
+from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
+from millstream.log.errors import (
+    DamagedLogError,
+    FencedError,
+    LogNotFoundError,
+    StorageBusyError,
+    StorageError,
+    StorageFullError,
+    StorageReadOnlyError,
+)
+from millstream.log.ids import BlockRange
+
+_WAIT = 60.0  # seconds for which a statement waits for another process's transaction
+
+_KINDS: dict[int, tuple[type[StorageError | DamagedLogError], str]] = {
+    sqlite3.SQLITE_BUSY: (StorageBusyError, "another process has held it for a minute; see who has it open"),
+    sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk, then open the writer again"),
+    sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "it can only be read; check the rights of the file and its folder"),
+    sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore it from a copy; `sqlite3 FILE .recover` saves what can be read"),
+    sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is no SQLite database; check the path"),
+}
+
+
+class SqliteBackend:
+    """A backend in the file *path*.
+
+    One connection writes, under a lock; each thread that reads has its own. Any number of processes may read while
+    one writes. With *create* the file and its folder are made where they are absent; *read_only* never writes.
+    """
+
+    durability = "fsync"
+    one_host = True  # SQLite's write-ahead log needs memory shared by all who use the file
+
+    def __init__(self, path: Path, clock: Clock, *, create: bool = True, read_only: bool = False) -> None:
+        self._path = path.absolute()
+        self._clock = clock
+        self._read_only = read_only
+        self._writing = threading.RLock()
+        self._readers: list[sqlite3.Connection] = []
+        self._numbers: dict[str, int] = {}
+        self._closed = False
+        if not self._path.exists() and (read_only or not create):
+            raise LogNotFoundError(
+                f"there is no log store at {self._path}; check the path, or create a log in it first"
+            )
+        with self._translated():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = self._connect()
+            self._prepare()
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self._path}"
+
+    def logs(self) -> Sequence[str]:
+        with self._reading() as db:
+            return [name for (name,) in db.execute(sql.LOG_NAMES)]
+
+    def create(self, log: str) -> None:
+        with self._reading() as db:
+            if db.execute(sql.LOG_NUMBER, (log,)).fetchone():
+                return
+        with self._transaction() as db:
+            db.execute(sql.INSERT_LOG, (log,))
+            (number,) = db.execute(sql.LOG_NUMBER, (log,)).fetchone()
+            db.execute(sql.CREATE_BLOCKS.format(number))
+
+    def head(self, log: str) -> Head:
+        with self._reading() as db:
+            row = db.execute(sql.HEAD, (self._number(db, log),)).fetchone()
+            return Head(*row)
+
+    def lease_time(self) -> int:
+        return int(self._clock.monotonic() * MICROSECONDS)
+
+    def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+        with self._transaction() as db:
+            return db.execute(sql.TAKE_LEASE, (holder, until, self._number(db, log), epoch)).rowcount == 1
+
+    def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+        with self._transaction() as db:
+            return db.execute(sql.RENEW_LEASE, (until, self._number(db, log), epoch)).rowcount == 1
+
+    def release_lease(self, log: str, *, epoch: int) -> None:
+        with self._transaction() as db:
+            db.execute(sql.RELEASE_LEASE, (self._number(db, log), epoch))
+
+    def commit(self, log: str, commit: Commit) -> None:
+        with self._transaction() as db:
+            number = self._number(db, log)
+            move = (commit.last_id, commit.received_at, number, commit.epoch, commit.previous_id)
+            if db.execute(sql.MOVE_POINTER, move).rowcount != 1:
+                raise FencedError(f"the log {log!r} has a newer writer; what this one sent last was not stored")
+            db.executemany(sql.INSERT_BLOCK.format(number), map(_row, commit.blocks))
+            if commit.sequence is not None:
+                db.execute(sql.SET_STATE, (number, producer_key(commit.producer), str(commit.sequence).encode()))
+
+    def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
+        blocks, size = [], 0
+        with self._reading() as db:
+            rows = db.execute(sql.READ_BLOCKS.format(self._number(db, log)), (first_id, last_id))
+            for first, last, data in rows:
+                size += len(data)
+                if blocks and size > max_bytes:
+                    break
+                blocks.append(StoredBlock(first, last, data))
+            rows.close()
+        return blocks
+
+    def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
+        with self._reading() as db:
+            rows = db.execute(sql.BLOCK_RANGES.format(self._number(db, log)), (first_id, last_id))
+            return [BlockRange(*row) for row in rows]
+
+    def statistics(self, log: str) -> Statistics:
+        with self._reading() as db:
+            row = db.execute(sql.STATISTICS.format(self._number(db, log))).fetchone()
+            return Statistics(*row) if row[0] is not None else Statistics()
+
+    def get_state(self, log: str, key: str) -> State:
+        with self._reading() as db:
+            row = db.execute(sql.GET_STATE, (self._number(db, log), key)).fetchone()
+            return State(*row) if row else State()
+
+    def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+        with self._transaction() as db:
+            number = self._number(db, log)
+            if version == 0:
+                return db.execute(sql.INSERT_STATE, (number, key, value)).rowcount == 1
+            return db.execute(sql.UPDATE_STATE, (value, number, key, version)).rowcount == 1
+
+    def states(self, log: str, prefix: str) -> Mapping[str, State]:
+        with self._reading() as db:
+            rows = db.execute(sql.STATES, (self._number(db, log), len(prefix), prefix))
+            return {key[len(prefix) :]: State(version, value) for key, version, value in rows}
+
+    def close(self) -> None:
+        with self._writing:
+            if self._closed:
+                return
+            self._closed = True
+            for connection in [*self._readers, self._writer]:
+                connection.close()
+            self._readers.clear()
+
+    def _connect(self) -> sqlite3.Connection:
+        mode = "ro" if self._read_only else "rwc"
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -8192")
+        return connection
+
+    def _prepare(self) -> None:
+        (version,) = self._writer.execute("PRAGMA user_version").fetchone()
+        if version > sql.VERSION:
+            raise StorageError(
+                f"{self._path} is a log store of format {version}; this Millstream reads format {sql.VERSION}. "
+                "Install a newer one"
+            )
+        if version == sql.VERSION:
+            return
+        if self._read_only:
+            raise LogNotFoundError(f"{self._path} is no log store")
+        if self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise StorageError(f"{self._path} is a database of something else; name another file")
+        self._writer.execute(f"PRAGMA page_size = {sql.PAGE_SIZE}")
+        self._writer.execute("PRAGMA journal_mode = WAL")
+        with self._transaction() as db:
+            for statement in sql.SCHEMA:
+                db.execute(statement)
+
+    def _number(self, db: sqlite3.Connection, log: str) -> int:
+        number = self._numbers.get(log)
+        if number is None:
+            row = db.execute(sql.LOG_NUMBER, (log,)).fetchone()
+            if row is None:
+                raise LogNotFoundError(
+                    f"there is no log {log!r} in {self.url}; `millstream log ls --store {self.url}` lists what is there"
+                )
+            number = self._numbers[log] = row[0]
+        return number
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._translated():
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = self._connect()
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._writing:
+            if not self._closed:
+                self._readers.append(connection)
+                return
+        connection.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._writing, self._translated():
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        if self._closed:
+            raise StorageError(f"{self.url} is closed; open it again")
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            kind, advice = _KINDS.get(code, (StorageError, "see what its disk says"))
+            raise kind(f"{self._path}: {error}; {advice}") from error
+
+
+def _row(block: Any) -> tuple[Any, ...]:
+    head = block.header
+    times = (head.min_event_time, head.max_event_time, head.min_received_at, head.max_received_at)
+    return (head.first_id, head.last_id, head.epoch, len(block.data), *times, block.data)

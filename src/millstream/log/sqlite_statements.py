@@ -1,0 +1,65 @@
+"""Every statement of the SQLite backend, named."""
+
+from __future__ import annotations
+
+VERSION = 1
+PAGE_SIZE = 8192
+
+SCHEMA = (
+    """
+    CREATE TABLE logs (
+        number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+        last_id INTEGER NOT NULL DEFAULT 0, received_at INTEGER NOT NULL DEFAULT 0,
+        epoch INTEGER NOT NULL DEFAULT 0, holder BLOB NOT NULL DEFAULT x'', lease_until INTEGER NOT NULL DEFAULT 0
+    )
+    """,
+    """
+    CREATE TABLE states (
+        log INTEGER NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY (log, key)
+    ) WITHOUT ROWID
+    """,
+    f"PRAGMA user_version = {VERSION}",
+)
+
+CREATE_BLOCKS = """
+    CREATE TABLE IF NOT EXISTS blocks_{} (
+        first_id INTEGER PRIMARY KEY, last_id INTEGER NOT NULL, epoch INTEGER NOT NULL, bytes INTEGER NOT NULL,
+        min_event_time INTEGER NOT NULL, max_event_time INTEGER NOT NULL,
+        min_received_at INTEGER NOT NULL, max_received_at INTEGER NOT NULL, data BLOB NOT NULL
+    )
+"""
+
+LOG_NAMES = "SELECT name FROM logs ORDER BY name"
+LOG_NUMBER = "SELECT number FROM logs WHERE name = ?"
+INSERT_LOG = "INSERT INTO logs (name) VALUES (?) ON CONFLICT DO NOTHING"
+
+HEAD = "SELECT last_id, received_at, epoch, holder, lease_until FROM logs WHERE number = ?"
+TAKE_LEASE = "UPDATE logs SET epoch = epoch + 1, holder = ?, lease_until = ? WHERE number = ? AND epoch = ?"
+RENEW_LEASE = "UPDATE logs SET lease_until = ? WHERE number = ? AND epoch = ? AND holder <> x''"
+RELEASE_LEASE = "UPDATE logs SET holder = x'', lease_until = 0 WHERE number = ? AND epoch = ?"
+MOVE_POINTER = "UPDATE logs SET last_id = ?, received_at = ? WHERE number = ? AND epoch = ? AND last_id = ?"
+
+INSERT_BLOCK = "INSERT INTO blocks_{} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FROM_ID = """
+    FROM blocks_{0}
+    WHERE first_id >= coalesce((SELECT max(first_id) FROM blocks_{0} WHERE first_id <= ?1), ?1)
+      AND last_id >= ?1 AND first_id <= ?2
+    ORDER BY first_id
+"""
+READ_BLOCKS = "SELECT first_id, last_id, data" + _FROM_ID
+BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _FROM_ID
+STATISTICS = """
+    SELECT min(first_id), max(last_id), sum(last_id - first_id + 1), count(*), sum(bytes),
+           min(min_event_time), max(max_event_time), min(min_received_at), max(max_received_at)
+    FROM blocks_{}
+"""
+
+GET_STATE = "SELECT version, value FROM states WHERE log = ? AND key = ?"
+SET_STATE = """
+    INSERT INTO states VALUES (?, ?, 1, ?)
+    ON CONFLICT (log, key) DO UPDATE SET version = version + 1, value = excluded.value
+"""
+INSERT_STATE = "INSERT INTO states VALUES (?, ?, 1, ?) ON CONFLICT DO NOTHING"
+UPDATE_STATE = "UPDATE states SET version = version + 1, value = ? WHERE log = ? AND key = ? AND version = ?"
+STATES = "SELECT key, version, value FROM states WHERE log = ? AND substr(key, 1, ?) = ? ORDER BY key"

@@ -1,0 +1,97 @@
+"""A store of logs, opened by URL."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.log.backend import Backend
+from millstream.log.errors import LogInputError
+from millstream.log.housekeeper import Housekeeper
+from millstream.log.log import Log
+from millstream.log.memory import MemoryBackend
+from millstream.log.spec import LogSpec
+from millstream.log.sqlite import SqliteBackend
+from millstream.log.tail import Tail
+
+LEASE_SECONDS = 15.0
+"""How long a writer that gives no sign of life keeps others out."""
+
+
+class LogStore:
+    """A place that holds logs. Thread-safe; close it, or use it in a ``with`` block."""
+
+    def __init__(self, backend: Backend, clock: Clock, *, lease_seconds: float = LEASE_SECONDS) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._keeper = Housekeeper(clock)
+        self._tails: dict[str, Tail] = {}
+        self._lock = threading.Lock()
+        self._abandon = weakref.finalize(self, self._keeper.close)
+
+    @property
+    def url(self) -> str:
+        """Where the store is: :func:`open_store` opens the same one from it, in any process."""
+        return self._backend.url
+
+    def logs(self) -> Sequence[str]:
+        """The names of all logs, sorted."""
+        return self._backend.logs()
+
+    def log(self, spec: LogSpec, *, create: bool = True) -> Log:
+        """The log of *spec*, made where it is absent. Without *create* that raises :class:`LogNotFoundError`."""
+        if create:
+            self._backend.create(spec.name)
+        else:
+            self._backend.head(spec.name)
+        with self._lock:
+            tail = self._tails.setdefault(spec.name, Tail(self._clock))
+        return Log(self._backend, spec, self._clock, self._keeper, tail, self._lease_seconds)
+
+    def close(self) -> None:
+        """Let go of the store. Close writers and readers first; closing again does nothing."""
+        self._abandon()
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError(f"a log store stays in its process; call open_store({self.url!r}) in the other one")
+
+
+def open_store(
+    url: str,
+    clock: Clock | None = None,
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    lease_seconds: float = LEASE_SECONDS,
+) -> LogStore:
+    """Open the store at *url*.
+
+    ``sqlite:///relative/path.db`` and ``sqlite:////absolute/path.db`` are files (made where absent, unless *create*
+    is False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. Raises
+    :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
+    """
+    clock = clock or SystemClock()
+    scheme, separator, rest = url.partition("://")
+    if scheme == "memory" and separator and not rest:
+        return LogStore(MemoryBackend(clock), clock, lease_seconds=lease_seconds)
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
+        backend = SqliteBackend(Path(rest[1:]), clock, create=create, read_only=read_only)
+        return LogStore(backend, clock, lease_seconds=lease_seconds)
+    raise LogInputError(
+        f"{url[:200]!r} is no log store; use sqlite:///path/to/log.db (four slashes for an absolute path) or memory://"
+    )

@@ -1,0 +1,33 @@
+"""The end of a log as this process sees it, and waiting for it to move."""
+
+from __future__ import annotations
+
+import threading
+
+from millstream.core.clock import Clock
+
+
+class Tail:
+    """Where writers of this process tell followers of this process that messages are durable."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._moved = threading.Condition()
+        self._turn = 0
+
+    @property
+    def turn(self) -> int:
+        """A number that changes with every :meth:`announce`; read it before looking for messages."""
+        return self._turn
+
+    def announce(self) -> None:
+        """Wake every follower."""
+        with self._moved:
+            self._turn += 1
+            self._moved.notify_all()
+
+    def wait(self, turn: int, seconds: float) -> None:
+        """Return when something was announced after *turn* was read, or after *seconds*."""
+        with self._moved:
+            if self._turn == turn:
+                self._clock.wait(self._moved, seconds)
