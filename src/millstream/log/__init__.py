@@ -4,7 +4,7 @@
 >>> with open_store("memory://") as store:
 ...     log = store.log(LogSpec("weather"))
 ...     with log.writer() as writer:
-...         ids = writer.append([Message(b"21.5", source="JFK", key="temp"), Message(b"0.4", source="JFK", key="precip")])
+...         ids = writer.append([Message(b"21.5", source="JFK", key="temp"), Message(b"0.4", source="EWR", key="wind")])
 ...     with log.reader("report") as reader:
 ...         for batch in reader.batches():
 ...             print([message.body for message in batch])

@@ -127,7 +127,10 @@ class Block:
             raise BlockError(str(error)) from error
 
     def decode(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The messages as a record batch of ``MESSAGE_SCHEMA``, or those *columns* of it. Raises :class:`BlockError`."""
+        """The messages as a record batch of ``MESSAGE_SCHEMA``, or those *columns* of it.
+
+        Raises :class:`BlockError`.
+        """
         names = MESSAGE_SCHEMA.names if columns is None else list(columns)
         try:
             arrays = [self._column(name) for name in names]
@@ -141,9 +144,9 @@ class Block:
         if name == "id":
             return pa.array(np.arange(head.first_id, head.first_id + head.count, dtype=np.int64))
         if name == "event_time" and sections.has(EVENT_TIME):
-            return pa.array(sections.times(EVENT_TIME, head.min_event_time, head.max_event_time, head.count))
+            return pa.array(sections.times(EVENT_TIME, head.min_event_time, head.count))
         if name in {"event_time", "received_at"}:
-            return pa.array(sections.times(RECEIVED_AT, head.min_received_at, head.max_received_at, head.count))
+            return pa.array(sections.times(RECEIVED_AT, head.min_received_at, head.count))
         if name == "headers":
             return self._headers()
         number, kind = {"source": (SOURCE, pa.string()), "key": (KEY, pa.string()), "body": (BODY, pa.binary())}[name]

@@ -52,11 +52,12 @@ class Columns(msgspec.Struct, frozen=True):
 
     def stamped(self, now: int) -> Columns:
         """The same messages, with *now* as the receive time of those that have none, and every event time known."""
-        received = now if self.received_at is None else self.received_at
-        if self.unstamped is not None:
+        received, event = self.received_at, self.event_time
+        if received is None:
+            received = now
+        elif self.unstamped is not None:
             received = np.where(self.unstamped, now, received)
-        event = self.event_time
-        if self.undated is not None:
+        if event is not None and self.undated is not None:
             event = np.where(self.undated, received, event)
         return msgspec.structs.replace(self, received_at=received, event_time=event, unstamped=None, undated=None)
 
@@ -219,7 +220,11 @@ def _header_sizes(headers: Any) -> npt.NDArray[np.int64]:
 def _concat_times(parts: list[Times], lengths: list[int]) -> Times:
     if all(isinstance(part, int) and part == parts[0] for part in parts):
         return parts[0]
-    return np.concatenate([np.full(n, part) if isinstance(part, int) else part for part, n in zip(parts, lengths)])  # type: ignore[misc]  # noqa: B905
+    return np.concatenate([_spread(part, n) for part, n in zip(parts, lengths, strict=True)])
+
+
+def _spread(times: Times, count: int) -> npt.NDArray[np.int64]:
+    return times if isinstance(times, np.ndarray) else np.full(count, times, np.int64)
 
 
 def _concat_arrays(parts: list[Any], lengths: list[int], kind: Any, default: Any) -> Any:

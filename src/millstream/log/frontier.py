@@ -61,7 +61,10 @@ class Frontier:
         breaks = np.flatnonzero(np.diff(numbers) > 1)
         firsts = numbers[np.concatenate(([0], breaks + 1))].tolist()
         lasts = numbers[np.concatenate((breaks, [len(numbers) - 1]))].tolist()
-        return any([self.add(first, last) for first, last in zip(firsts, lasts, strict=True)])
+        before = self.pointer
+        for first, last in zip(firsts, lasts, strict=True):
+            self.add(first, last)
+        return self.pointer > before
 
     def __contains__(self, number: int) -> bool:
         if number <= self.pointer:

@@ -7,17 +7,14 @@ from typing import Any
 
 import msgspec
 
-from millstream.core.clock import Clock
-from millstream.log.backend import Backend
 from millstream.log.batch import Batch
 from millstream.log.errors import LogInputError
-from millstream.log.housekeeper import Housekeeper
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.lease import Lease, current_writer
 from millstream.log.reader import Position, Reader, consumer_key, decode_position, encode_position
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.spec import LogSpec
-from millstream.log.tail import Tail
+from millstream.log.surroundings import Surroundings
 from millstream.log.verification import Verification, verify_log
 from millstream.log.writer import Writer
 
@@ -46,14 +43,9 @@ class LogInfo(msgspec.Struct, frozen=True):
 class Log:
     """An endless sequence of messages with the ids 1, 2, 3 … Made by :meth:`millstream.log.LogStore.log`."""
 
-    def __init__(
-        self, backend: Backend, spec: LogSpec, clock: Clock, keeper: Housekeeper, tail: Tail, lease_seconds: float
-    ) -> None:
-        self._backend = backend
-        self._clock = clock
-        self._keeper = keeper
-        self._tail = tail
-        self._lease_seconds = lease_seconds
+    def __init__(self, spec: LogSpec, around: Surroundings) -> None:
+        self._around = around
+        self._backend = around.backend
         self.spec = spec
 
     @property
@@ -69,16 +61,16 @@ class Log:
         Raises :class:`WriterBusyError`, which names the holder; a holder that is dead or has not renewed its lease
         is replaced, and gets :class:`FencedError` at its next append.
         """
-        lease = Lease.take(self._backend, self.name, self._clock, self._lease_seconds)
+        lease = Lease.take(self._backend, self.name, self._around.clock, self._around.lease_seconds)
         try:
-            return Writer(self._backend, self.spec, producer, lease, self._clock, self._keeper, self._tail)
+            return Writer(self.spec, producer, lease, self._around)
         except BaseException:
             lease.release()
             raise
 
     def reader(self, consumer: str) -> Reader:
         """A reader that goes on after what *consumer* has acknowledged."""
-        return Reader(self._backend, self.name, consumer, self._clock, self._keeper, self._tail)
+        return Reader(self.name, consumer, self._around)
 
     def read(
         self, first_id: int = 1, last_id: int | None = None, columns: Sequence[str] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from millstream.log.columns import Columns, concat, from_bodies, from_messages, 
 from millstream.log.errors import LogInputError, MessageTooLargeError
 from millstream.log.spec import LogSpec
 
-Messages = Sequence[Message] | Sequence[bytes] | pa.RecordBatch
+Messages: TypeAlias = Sequence[Message] | Sequence[bytes] | pa.RecordBatch
 """What a writer takes in one call."""
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -44,9 +45,9 @@ def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
         return _pack_columns(from_record_batch(messages), sequence)
     kinds = set(map(type, messages))
     if kinds <= {bytes}:
-        return _pack_bodies(messages, sequence)
+        return _pack_bodies(cast(Sequence[bytes], messages), sequence)
     if kinds == {Message}:
-        return _pack_columns(from_messages(messages), sequence)
+        return _pack_columns(from_messages(cast(Sequence[Message], messages)), sequence)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise LogInputError(f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {names}")
 
@@ -100,10 +101,10 @@ def _merge(packs: Iterable[Pack], now: int, spec: LogSpec) -> Iterator[Columns]:
 
 
 def _join(packs: list[Pack], now: int) -> Columns:
-    if any(isinstance(pack.content, Columns) for pack in packs):
+    bodies = [pack.content for pack in packs if not isinstance(pack.content, Columns)]
+    if len(bodies) < len(packs):
         return concat([pack.columns(now) for pack in packs])
-    bodies = list(itertools.chain.from_iterable(pack.content for pack in packs))  # type: ignore[arg-type]
-    return from_bodies(bodies).stamped(now)
+    return from_bodies(list(itertools.chain.from_iterable(bodies))).stamped(now)
 
 
 def _cut(columns: Columns, spec: LogSpec) -> Iterator[Columns]:

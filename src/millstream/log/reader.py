@@ -11,15 +11,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from millstream.core.clock import Clock
-from millstream.log.backend import Backend, State
+from millstream.log.backend import State
 from millstream.log.batch import Batch
 from millstream.log.errors import FencedError, LogError, LogInputError
 from millstream.log.frontier import Frontier
-from millstream.log.housekeeper import Housekeeper
 from millstream.log.ids import IdRange
 from millstream.log.scan import cut_batches, scan_blocks
-from millstream.log.tail import Tail
+from millstream.log.surroundings import Surroundings
 
 ACK_SECONDS = 0.1
 """Acknowledgements are stored at the latest this long after they were made: the window of promise P3."""
@@ -58,16 +56,13 @@ class Reader:
     :meth:`ack` is for any.
     """
 
-    def __init__(
-        self, backend: Backend, log: str, consumer: str, clock: Clock, keeper: Housekeeper, tail: Tail
-    ) -> None:
-        self._backend = backend
+    def __init__(self, log: str, consumer: str, around: Surroundings) -> None:
+        self._backend = around.backend
+        self._keeper = around.keeper
+        self._tail = around.tail
         self._log = log
         self._key = consumer_key(consumer)
         self._consumer = consumer
-        self._clock = clock
-        self._keeper = keeper
-        self._tail = tail
         self._lock = threading.Lock()
         self._storing = threading.Lock()
         self._dirty = False

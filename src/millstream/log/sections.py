@@ -117,8 +117,8 @@ class SectionReader:
         _expect(encoding in _UNSIGNED, column, f"encoding {encoding} does not hold numbers")
         return _view(raw, _UNSIGNED[encoding], items, column)
 
-    def times(self, column: int, least: int, most: int, count: int) -> Numbers:
-        """The *count* times of a column, which the header says lie between *least* and *most*."""
+    def times(self, column: int, least: int, count: int) -> Numbers:
+        """The *count* times of a column, none of which is before *least*."""
         encoding, items, raw = self._unpack(column, NUMBERS)
         _expect(items == count, column, f"{items} times for {count} messages")
         if encoding == CONSTANT:

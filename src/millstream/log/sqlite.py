@@ -109,7 +109,8 @@ class SqliteBackend:
                 db.execute(sql.SET_STATE, (number, producer_key(commit.producer), str(commit.sequence).encode()))
 
     def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
-        blocks, size = [], 0
+        blocks: list[StoredBlock] = []
+        size = 0
         with self._reading() as db:
             rows = db.execute(sql.READ_BLOCKS.format(self._number(db, log)), (first_id, last_id))
             for first, last, data in rows:

@@ -17,6 +17,7 @@ from millstream.log.log import Log
 from millstream.log.memory import MemoryBackend
 from millstream.log.spec import LogSpec
 from millstream.log.sqlite import SqliteBackend
+from millstream.log.surroundings import Surroundings
 from millstream.log.tail import Tail
 
 LEASE_SECONDS = 15.0
@@ -52,7 +53,7 @@ class LogStore:
             self._backend.head(spec.name)
         with self._lock:
             tail = self._tails.setdefault(spec.name, Tail(self._clock))
-        return Log(self._backend, spec, self._clock, self._keeper, tail, self._lease_seconds)
+        return Log(spec, Surroundings(self._backend, self._clock, self._keeper, tail, self._lease_seconds))
 
     def close(self) -> None:
         """Let go of the store. Close writers and readers first; closing again does nothing."""

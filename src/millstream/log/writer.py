@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from millstream.core.clock import Clock
 from millstream.log.backend import Backend, Commit, producer_key
 from millstream.log.block import Origin
 from millstream.log.errors import DamagedLogError, DurabilityTimeoutError, FencedError, LogError, WriterFailedError
 from millstream.log.frontier import Frontier
-from millstream.log.housekeeper import Housekeeper
 from millstream.log.ids import IdRange
 from millstream.log.lease import Lease
 from millstream.log.pack import Messages, Pack, encode_packs, make_pack
 from millstream.log.spec import LogSpec
-from millstream.log.tail import Tail
+from millstream.log.surroundings import Surroundings
 
 COMMIT_BYTES = 8 << 20
 """About how much one commit takes at most, unless a single pack is larger."""
@@ -40,23 +38,14 @@ class Writer:
     Made by :meth:`millstream.log.Log.writer`; close it, or use it in a ``with`` block.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        spec: LogSpec,
-        producer: str,
-        lease: Lease,
-        clock: Clock,
-        keeper: Housekeeper,
-        tail: Tail,
-    ) -> None:
-        self._backend = backend
+    def __init__(self, spec: LogSpec, producer: str, lease: Lease, around: Surroundings) -> None:
+        self._backend = backend = around.backend
+        self._clock = around.clock
+        self._keeper = around.keeper
+        self._tail = around.tail
         self._spec = spec
         self._producer = producer
         self._lease = lease
-        self._clock = clock
-        self._keeper = keeper
-        self._tail = tail
         self._changed = threading.Condition()
         self._pending: deque[Pack] = deque()
         self._pending_bytes = 0
@@ -73,7 +62,7 @@ class Writer:
         self._received_at = head.received_at
         self._sequence = int(backend.get_state(spec.name, producer_key(producer)).value or 0)
         self._given_sequence = self._sequence
-        keeper.after(lease.seconds / 3, self._renew)
+        self._keeper.after(lease.seconds / 3, self._renew)
 
     @property
     def last_id(self) -> int:

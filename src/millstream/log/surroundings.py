@@ -1,0 +1,21 @@
+"""What writers and readers of one log share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from millstream.core.clock import Clock
+from millstream.log.backend import Backend
+from millstream.log.housekeeper import Housekeeper
+from millstream.log.tail import Tail
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The backend of a log, the clock, the store's housekeeper, the log's tail, and for how long a lease holds."""
+
+    backend: Backend
+    clock: Clock
+    keeper: Housekeeper
+    tail: Tail
+    lease_seconds: float
