@@ -1,1 +1,14 @@
-"""(to be described)"""
+"""Benchmarks that anyone can repeat: contenders run turn by turn in one process, medians and ratios are reported.
+
+A benchmark is a module with a one-sentence docstring and a function
+``comparisons(size: Size, folder: Path) -> Iterator[Comparison]`` (see :mod:`millstream.bench.frame`). *folder* is
+empty and removed afterwards.
+"""
+
+from __future__ import annotations
+
+BENCHMARKS = {
+    "log": "millstream.bench.log",
+    "batching": "millstream.bench.batching",
+}
+"""Each benchmark by name, and the module that holds it (loaded only when it is run)."""

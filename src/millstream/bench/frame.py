@@ -1,0 +1,131 @@
+"""The frame of all benchmarks: paired runs (A B A B …), medians, ratios, the machine they ran on."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, cast
+
+import msgspec
+
+from millstream.bench import BENCHMARKS
+from millstream.bench.machine import Machine, this_machine
+from millstream.core.clock import Clock
+from millstream.core.errors import InputError
+
+Size = Literal["small", "full"]
+
+Show = Callable[[str], None]
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What one run of one contender gave: the measured value, and further figures by name (with their unit)."""
+
+    value: float
+    figures: Mapping[str, float] = {}
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """One side of a comparison. ``run`` does the whole work once, checks its result, and returns the sample."""
+
+    name: str
+    run: Callable[[], Sample]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Contenders that do the same work. The first is the one that the others are measured against.
+
+    ``unit`` says what the value is (``messages/s``, ``ms``); ``conditions`` what a reader has to know: payload,
+    durability, kind of senders. Ratios are formed within each round, contender over first.
+    """
+
+    title: str
+    unit: str
+    conditions: str
+    contenders: Sequence[Contender]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The result of one contender: its values round by round, their median, and the median ratio to the first."""
+
+    contender: str
+    values: tuple[float, ...]
+    median: float
+    ratio: float
+    figures: Mapping[str, float]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The result of one comparison."""
+
+    title: str
+    unit: str
+    conditions: str
+    rows: tuple[Row, ...]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All results of one benchmark. ``seconds`` is how long it took, ``measured_at`` microseconds since the epoch."""
+
+    benchmark: str
+    purpose: str
+    size: Size
+    runs: int
+    measured_at: int
+    seconds: float
+    machine: Machine
+    results: tuple[Result, ...]
+
+
+class BenchmarkModule(Protocol):
+    """What a module named in :data:`millstream.bench.BENCHMARKS` offers."""
+
+    __doc__: str | None
+
+    def comparisons(self, size: Size, folder: Path) -> Iterator[Comparison]:
+        """The comparisons, one after the other; *folder* is empty and removed afterwards."""
+        ...
+
+
+def run_benchmark(name: str, *, size: Size, runs: int, clock: Clock, show: Show, folder: Path | None = None) -> Report:
+    """Run the benchmark *name* for *runs* rounds and report; *show* gets a line now and then.
+
+    Its files lie in a new folder under *folder* (the system's temporary folder without it). Raises
+    :class:`InputError` for an unknown name.
+    """
+    module = load_benchmark(name)
+    measured_at, begin = clock.now(), clock.monotonic()
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=folder, ignore_cleanup_errors=True) as work:
+        results = tuple(measure(comparison, runs, show) for comparison in module.comparisons(size, Path(work)))
+    purpose = (module.__doc__ or "").strip().splitlines()[0]
+    return Report(name, purpose, size, runs, measured_at, clock.monotonic() - begin, this_machine(), results)
+
+
+def load_benchmark(name: str) -> BenchmarkModule:
+    """The module of the benchmark *name*. Raises :class:`InputError`."""
+    if name not in BENCHMARKS:
+        raise InputError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    return cast(BenchmarkModule, importlib.import_module(BENCHMARKS[name]))
+
+
+def measure(comparison: Comparison, runs: int, show: Show) -> Result:
+    """Run all contenders turn by turn, *runs* rounds, so that a busy neighbour slows them alike."""
+    samples: list[list[Sample]] = [[] for _ in comparison.contenders]
+    for number in range(runs):
+        show(f"{comparison.title}: round {number + 1} of {runs}")
+        for taken, contender in zip(samples, comparison.contenders, strict=True):
+            taken.append(contender.run())
+    rows = tuple(
+        _row(contender.name, taken, samples[0]) for contender, taken in zip(comparison.contenders, samples, strict=True)
+    )
+    return Result(comparison.title, comparison.unit, comparison.conditions, rows)
+
+
+def _row(name: str, samples: list[Sample], first: list[Sample]) -> Row:
+    values = tuple(sample.value for sample in samples)
+    ratios = [mine.value / other.value for mine, other in zip(samples, first, strict=True)]
+    figures = {key: statistics.median(sample.figures[key] for sample in samples) for key in samples[0].figures}
+    return Row(name, values, statistics.median(values), statistics.median(ratios), figures)

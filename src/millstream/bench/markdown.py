@@ -1,0 +1,64 @@
+"""Benchmark reports as Markdown, each in its own section of one document."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from millstream.bench.frame import Report, Result, Row
+
+_HEADING = "# Benchmarks\n\nEach section is written by `millstream bench NAME --markdown FILE`.\n"
+
+
+def section(report: Report) -> str:
+    """The section of *report*: what ran where, then one table a comparison."""
+    machine = report.machine
+    when = datetime.datetime.fromtimestamp(report.measured_at / 1e6, datetime.UTC)
+    memory = f"{machine.memory_bytes / 2**30:.0f} GiB" if machine.memory_bytes else "memory unknown"
+    lines = [
+        f"<!-- benchmark {report.benchmark} -->",
+        f"## {report.benchmark}",
+        "",
+        report.purpose,
+        "",
+        f"`millstream bench {report.benchmark} --size {report.size} --runs {report.runs}` on {when:%Y-%m-%d}: "
+        f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}. "
+        f"{report.runs} rounds, contenders turn by turn; medians, and medians of the ratios within a round. "
+        f"It took {report.seconds:.0f} s.",
+        "",
+    ]
+    for result in report.results:
+        lines += _table(result)
+    return "\n".join([*lines, f"<!-- end {report.benchmark} -->", ""])
+
+
+def put_section(document: str, report: Report) -> str:
+    """*document* with the section of *report* in the place of an earlier one, or at its end."""
+    text = section(report)
+    found = re.compile(
+        rf"<!-- benchmark {re.escape(report.benchmark)} -->.*?<!-- end {re.escape(report.benchmark)} -->\n", re.DOTALL
+    )
+    if found.search(document):
+        return found.sub(lambda _: text, document, count=1)
+    return (document.rstrip("\n") + "\n" if document.strip() else _HEADING) + "\n" + text
+
+
+def number(value: float) -> str:
+    """*value* with the digits that mean something: ``1,234,000``, ``12.3``, ``0.046``."""
+    if abs(value) >= 100:
+        return f"{float(f'{value:.4g}'):,.0f}"
+    return f"{value:.3g}"
+
+
+def _table(result: Result) -> list[str]:
+    figures = sorted({name for row in result.rows for name in row.figures})
+    columns = ["", result.unit, "ratio", *figures]
+    lines = [f"### {result.title}", "", result.conditions, "", "| " + " | ".join(columns) + " |"]
+    lines.append("|" + "---|" + "---:|" * (len(columns) - 1))
+    lines += ["| " + " | ".join(_cells(row, figures)) + " |" for row in result.rows]
+    return [*lines, ""]
+
+
+def _cells(row: Row, figures: list[str]) -> list[str]:
+    more = [number(row.figures[name]) if name in row.figures else "–" for name in figures]
+    return [row.contender, number(row.median), f"{row.ratio:.2f}×", *more]

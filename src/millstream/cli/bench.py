@@ -1,0 +1,59 @@
+"""``millstream bench``: measure against peers in the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from millstream.bench import BENCHMARKS
+from millstream.bench.frame import Result, Size, run_benchmark
+from millstream.bench.markdown import number, put_section
+from millstream.core.clock import SystemClock
+from millstream.core.durable import write_durably
+
+
+@click.command()
+@click.argument("name", type=click.Choice(list(BENCHMARKS)))
+@click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True, help="Rounds of all contenders.")
+@click.option("--size", type=click.Choice(["small", "full"]), default="small", show_default=True, help="How much work.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
+@click.option(
+    "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Put the report into its section of FILE."
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Work in a new folder in this one: the disk that is measured.",
+)
+def bench(name: str, runs: int, size: Size, json_file: Path | None, markdown: Path | None, folder: Path | None) -> None:
+    """Run the benchmark NAME: contenders turn by turn, medians and ratios."""
+    console = Console()
+    err = Console(stderr=True)
+    report = run_benchmark(
+        name, size=size, runs=runs, clock=SystemClock(), show=lambda line: err.print(line, style="dim"), folder=folder
+    )
+    for result in report.results:
+        console.print(_table(result))
+    if json_file is not None:
+        write_durably(json_file, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    if markdown is not None:
+        before = markdown.read_text("utf-8") if markdown.exists() else ""
+        write_durably(markdown, put_section(before, report).encode())
+
+
+def _table(result: Result) -> Table:
+    table = Table(title=f"{result.title}\n{result.conditions}", title_justify="left")
+    table.add_column("contender")
+    for heading in (result.unit, "ratio"):
+        table.add_column(heading, justify="right")
+    figures = sorted({name for row in result.rows for name in row.figures})
+    for heading in figures:
+        table.add_column(heading, justify="right")
+    for row in result.rows:
+        more = [number(row.figures[name]) if name in row.figures else "–" for name in figures]
+        table.add_row(row.contender, number(row.median), f"{row.ratio:.2f}×", *more)
+    return table
