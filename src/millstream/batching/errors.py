@@ -27,3 +27,7 @@ class FlushedError(BatchingError, InputError):
 
 class SnapshotError(BatchingError, InputError):
     """The bytes are no snapshot that this batcher can go on from."""
+
+
+class EventLineError(BatchingError, InputError):
+    """The line is no event: give an object of id, key, event_time, received_at and, if you like, source and digest."""

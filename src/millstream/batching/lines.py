@@ -1,0 +1,56 @@
+"""Events in and batches out as JSON lines, the form in which ``millstream batch`` speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+import msgspec
+
+from millstream.batching.errors import EventLineError
+from millstream.batching.event import Event, EventBatch, Reject
+
+LONGEST_LINE = 1 << 20
+"""Bytes of one line at most, so that input without line ends cannot fill the memory."""
+
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Line(msgspec.Struct, frozen=True):
+    id: _Integer
+    key: str
+    event_time: _Integer
+    received_at: _Integer
+    source: str = ""
+    digest: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Line)
+_encoder = msgspec.json.Encoder()
+
+
+def read_events(file: BinaryIO) -> Iterator[tuple[int, Event]]:
+    """The events of *file* with their line numbers, one line in memory at a time; empty lines are passed over.
+
+    Members that an event does not have are ignored. Raises :class:`EventLineError` that names the line.
+    """
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise EventLineError(f"line {number}: longer than {LONGEST_LINE} bytes, so hardly one JSON object")
+        if not line.isspace():
+            yield number, _decode(line, number)
+
+
+def write_line(item: EventBatch | Reject) -> bytes:
+    """*item* as one JSON object with a line end."""
+    return _encoder.encode(item) + b"\n"
+
+
+def _decode(line: bytes, number: int) -> Event:
+    try:
+        fields = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EventLineError(f"line {number}: not an event: {error}") from error
+    return Event(fields.id, fields.source, fields.key, fields.event_time, fields.received_at, fields.digest)

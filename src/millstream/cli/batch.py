@@ -1,0 +1,111 @@
+"""``millstream batch``: JSON lines of events in, JSON lines of batches and rejects out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import BinaryIO, get_args
+
+import click
+
+from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConflictCut, Event, Mode, Outcome
+from millstream.batching.event import EventBatch, Reject
+from millstream.batching.lines import read_events, write_line
+
+_CHUNK = 8192
+
+Group = Iterable[EventBatch | Reject]
+"""What is printed together."""
+
+
+@click.command(epilog="Times are integers of one unit of your choice, the same in the options and in the lines.")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--window", type=int, required=True, help="Longest time from the first to the last event of a batch.")
+@click.option("--max-delay", type=int, required=True, help="Longest time from an event to its receipt.")
+@click.option("--leap", type=int, help="How far an event may lie ahead of its receipt (default: --max-delay).")
+@click.option(
+    "--cut",
+    type=click.Choice(get_args(ConflictCut)),
+    default="at_event",
+    show_default=True,
+    help="Where a repeated key ends a batch.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(get_args(Mode)),
+    default="order-free",
+    show_default=True,
+    help="order-free: the order of the lines does not matter; faithful: replay thin-edge's algorithm in line order.",
+)
+@click.option(
+    "--ordered",
+    is_flag=True,
+    help="The lines come by received_at: print each batch as soon as it is certain, in little memory.",
+)
+def batch(
+    *, file: BinaryIO, window: int, max_delay: int, leap: int | None, cut: ConflictCut, mode: Mode, ordered: bool
+) -> None:
+    """Batch the events of FILE (or standard input) by the time they happened.
+
+    \b
+    In:   {"id": 1, "key": "temp", "event_time": 110, "received_at": 120, "source": "pump", "digest": "…"}
+    Out:  {"batch": "…", "source": "pump", "start": 110, "end": 110, "closed_at": null, "cut": "flush", "events": [1]}
+          {"rejected": 2, "reason": "late"}      (or future, duplicate, conflicting_duplicate)
+
+    source and digest may be left out. The end of the input ends the stream: what is still open then is printed with
+    closed_at null. Without --ordered everything is read before the first line is printed: the batches by closed_at,
+    then the rejects by id.
+    """
+    batcher = Batcher.of(BatchConfig(window, max_delay, leap, cut, mode))
+    events = read_events(file)
+    if mode == "faithful":
+        groups = _replayed(batcher, events)
+    elif ordered:
+        groups = _streamed(batcher, events)
+    else:
+        groups = _sorted(batcher, (event for _, event in events))
+    _print(groups)
+
+
+def _replayed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator[Group]:
+    for _, event in events:
+        yield chain(*batcher.receive(event))
+    yield chain(*batcher.flush())
+
+
+def _streamed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator[Group]:
+    """Each line's ``received_at`` says that no later line was received before it."""
+    for number, event in events:
+        yield chain(*batcher.advance(event.received_at))
+        try:
+            yield chain(*batcher.receive(event))
+        except BoundBrokenError as error:
+            raise BoundBrokenError(f"line {number}: {error} (or leave --ordered away)") from error
+    yield chain(*batcher.flush())
+
+
+def _sorted(batcher: Batcher, events: Iterator[Event]) -> Iterator[Group]:
+    """The same output for any order of lines: only the latest ``received_at`` of all is taken for the clock."""
+    outcomes: list[Outcome] = []
+    latest: int | None = None
+    while chunk := list(islice(events, _CHUNK)):
+        outcomes.append(batcher.receive_many(chunk))
+        newest = max(event.received_at for event in chunk)
+        latest = newest if latest is None else max(latest, newest)
+    if latest is not None:
+        outcomes.append(batcher.advance(latest))
+    outcomes.append(batcher.flush())
+    yield chain.from_iterable(outcome.batches for outcome in outcomes)
+    rejects = list(chain.from_iterable(outcome.rejects for outcome in outcomes))
+    rejects.sort(key=lambda reject: (reject.rejected, reject.reason))
+    yield rejects
+
+
+def _print(groups: Iterable[Group]) -> None:
+    """Each group is flushed, so that a reader at the other end of a pipe sees it at once."""
+    out = sys.stdout.buffer
+    for group in groups:
+        if lines := b"".join(map(write_line, group)):
+            out.write(lines)
+            out.flush()
