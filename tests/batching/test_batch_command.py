@@ -1,0 +1,187 @@
+"""``millstream batch`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.batching import BatchConfig, Batcher, Event
+from millstream.batching.lines import LONGEST_LINE
+from millstream.cli.batch import batch
+from millstream.testing.batching import plain_batches, spelled
+
+UC3 = "a:110@120 b:120@130 c:130@140 a:140@150 a:155@170"
+RULES = ("--window", "50", "--max-delay", "20")
+
+
+def lines_of(events):
+    return [msgspec.json.encode(event) + b"\n" for event in events]
+
+
+def run(lines, *options):
+    result = CliRunner().invoke(batch, [*RULES, *options], input=b"".join(lines), catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout_bytes
+
+
+def parsed(output):
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def command_line(*options):
+    script = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    return [sys.executable, "-c", script, "batch", *RULES, *options]
+
+
+def process(text, *options):
+    return subprocess.run(command_line(*options), check=False, input=text, capture_output=True, text=True)
+
+
+def random_events(seed, count=300):
+    draw = random.Random(seed)
+    return [
+        Event(n, draw.choice("pq"), draw.choice("abc"), time, time + draw.randint(-25, 25), draw.choice(("", "0f")))
+        for n in range(count)
+        for time in [draw.randrange(2000)]
+    ]
+
+
+def test_the_documents_third_case_comes_out_line_by_line():
+    out = parsed(run(lines_of(spelled(UC3, source="pump"))))
+    assert [list(line) for line in out] == [["batch", "source", "start", "end", "closed_at", "cut", "events"]] * 3
+    assert [line["events"] for line in out] == [[1, 2, 3], [4], [5]]
+    assert [line["closed_at"] for line in out] == [160, None, None]
+    assert [line["cut"] for line in out] == ["conflict", "conflict", "flush"]
+    assert {line["source"] for line in out} == {"pump"}
+    assert all(len(line["batch"]) == 64 for line in out)
+
+
+def test_source_and_digest_may_be_left_out_and_other_members_are_ignored():
+    text = b'{"id":1,"key":"a","event_time":5,"received_at":6,"unit":"bar"}\n\n'
+    (line,) = parsed(run([text]))
+    assert (line["source"], line["events"]) == ("", [1])
+
+
+def test_every_reason_is_given():
+    out = parsed(run(lines_of(spelled("a:10@12#0 a:10@13#0 a:10@12#1 b:10@31 c:60@12"))))
+    assert [line for line in out if "rejected" in line] == [
+        {"rejected": 2, "reason": "duplicate"},
+        {"rejected": 3, "reason": "conflicting_duplicate"},
+        {"rejected": 4, "reason": "late"},
+        {"rejected": 5, "reason": "future"},
+    ]
+
+
+@pytest.mark.parametrize("cut", ["at_event", "midpoint"])
+@pytest.mark.parametrize("seed", range(5))
+def test_p5_determinism_the_order_of_the_lines_changes_no_byte(seed, cut):
+    lines = lines_of(random_events(seed))
+    expected = run(lines, "--cut", cut)
+    for _ in range(3):
+        random.Random(seed).shuffle(lines)
+        assert run(lines, "--cut", cut) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ordered_input_streams_the_same_lines(seed):
+    lines = lines_of(sorted(random_events(seed), key=lambda event: event.received_at))
+    assert sorted(run(lines, "--ordered").splitlines()) == sorted(run(lines).splitlines())
+
+
+@settings(max_examples=50)
+@given(st.integers(), st.booleans())
+def test_the_command_gives_what_the_plain_rule_gives(seed, ordered):
+    events = sorted(random_events(seed, 40), key=lambda event: event.received_at)
+    out = parsed(run(lines_of(events), *(["--ordered"] if ordered else [])))
+    clock = max(event.received_at for event in events)
+    batches, rejects = plain_batches(events, BatchConfig(50, 20), clock)
+    by_name = {line["batch"]: line for line in out if "batch" in line}
+    assert by_name == {item.batch: json.loads(msgspec.json.encode(item)) for item in batches}
+    refused = [(line["rejected"], line["reason"]) for line in out if "rejected" in line]
+    assert sorted(refused) == [(item.rejected, item.reason) for item in rejects]
+
+
+def test_a_batch_is_printed_as_soon_as_ordered_input_makes_it_certain():
+    with subprocess.Popen(command_line("--ordered"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdin.write(b"".join(lines_of(spelled("a:0@0 b:1@100"))))
+        child.stdin.flush()
+        assert json.loads(child.stdout.readline())["events"] == [1]
+        child.stdin.close()
+        assert child.wait(timeout=60) == 0
+
+
+def test_faithful_takes_the_lines_in_their_order():
+    events = spelled("a:0@1 a:10@11 b:2@12")
+    out = parsed(run(lines_of(events), "--mode", "faithful"))
+    batcher = Batcher(50, 20, mode="faithful")
+    batches = batcher.receive_many(events).batches + batcher.flush().batches
+    assert [line["batch"] for line in out] == [item.batch for item in batches]
+    assert parsed(run(lines_of(events[::-1]), "--mode", "faithful")) != out
+
+
+@pytest.mark.parametrize("options", [(), ("--ordered",), ("--mode", "faithful")])
+def test_no_input_gives_no_output(options):
+    assert run([], *options) == b""
+
+
+GOOD = '{"id":1,"key":"a","event_time":5,"received_at":6}\n'
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"),
+    [
+        ('{"id":1,"key":"a","event_time":"5","received_at":6}', r"line 2.*event_time"),
+        ('{"id":1,"key":"a","event_time":5.5,"received_at":6}', r"line 2.*event_time"),
+        ('{"id":1,"key":"a","event_time":5}', r"line 2.*received_at"),
+        ('{"id":1,"key":null,"event_time":5,"received_at":6}', r"line 2.*key"),
+        ('{"id":9223372036854775808,"key":"a","event_time":5,"received_at":6}', r"line 2.*id"),
+        ('{"id":1,"key":"\\ud800","event_time":5,"received_at":6}', "line 2"),
+        ("[1]", "line 2"),
+        ("{", "line 2"),
+        ('{"id":1,"key":"' + "a" * LONGEST_LINE + '"}', "line 2.*longer"),
+    ],
+    ids=[
+        "text for a time",
+        "a fraction",
+        "a member missing",
+        "null",
+        "65 bits",
+        "half a character",
+        "a list",
+        "cut off",
+        "endless",
+    ],
+)
+def test_a_line_that_is_no_event_ends_the_command_with_its_number(bad, what):
+    child = process(GOOD + bad + "\n")
+    assert (child.returncode, child.stdout) == (2, "")
+    assert re.search(what, child.stderr)
+    assert "Traceback" not in child.stderr
+
+
+def test_ordered_input_that_goes_back_in_time_is_refused_with_its_line():
+    child = process(GOOD + GOOD.replace("6", "5"), "--ordered")
+    assert child.returncode == 2
+    assert "line 2" in child.stderr
+    assert "--ordered" in child.stderr
+
+
+def test_rules_that_make_no_sense_end_the_command():
+    child = process(GOOD, "--window", "-5")
+    assert child.returncode == 2
+    assert "window is -5" in child.stderr
+
+
+def test_a_missing_file_ends_the_command(tmp_path):
+    child = process("", str(tmp_path / "nothing.jsonl"))
+    assert child.returncode == 2
+    assert "nothing.jsonl" in child.stderr
