@@ -180,10 +180,17 @@ class Manifest:
             batches = [_to_arrow(rows) for rows in iter(lambda: result.fetchmany(_CHUNK), [])]
         return pa.Table.from_batches(batches, MANIFEST_SCHEMA)
 
-    def iterate(self, store: str, space: str, *, after: str = "", limit: int = 1000) -> Sequence[ManifestRow]:
+    def page(self, store: str, space: str, *, after: str = "", limit: int = 1000) -> Sequence[ManifestRow]:
         """Up to *limit* rows of a space whose ids come after *after*, in the order of their UTF-8 bytes."""
         query = _narrow(sa.select(_manifest), store, space).where(_manifest.c.content_id > after)
         return list(self._select(query.order_by(_manifest.c.content_id).limit(limit)))
+
+    def scan(self, store: str, space: str) -> Iterator[ManifestRow]:
+        """Every row of a space, tombstones included, page by page in the order of the ids."""
+        after = ""
+        while rows := self.page(store, space, after=after):
+            yield from rows
+            after = rows[-1].content_id
 
     def spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has live rows, sorted."""

@@ -1,0 +1,157 @@
+"""The bit check of one content item: ask the sources, let the table decide."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.core.errors import NotFoundError
+from millstream.mill.bitcheck import (
+    LAST_ATTEMPT,
+    Answer,
+    FollowUp,
+    Observation,
+    Outcome,
+    Verdict,
+    decide,
+    is_fresh,
+)
+from millstream.mill.errors import UnknownStoreError
+from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.place import Place
+from millstream.mill.processor import Result
+from millstream.mill.providers import Providers
+from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
+from millstream.stores.protocol import StoreError
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken."""
+
+    provider: str
+    content: str
+    size: int = 0
+    modified: int | None = None
+
+
+class Checker:
+    """Checks single content items against the manifest."""
+
+    def __init__(self, providers: Providers, manifest: Manifest) -> None:
+        self._providers = providers
+        self._manifest = manifest
+
+    def check(self, place: Place, *, attempt: int = LAST_ATTEMPT) -> Checked:
+        """Read the item and decide; :data:`LAST_ATTEMPT` gives a final outcome."""
+        row = self._manifest.get(place.store, place.space, place.content_id)
+        return self.check_row(place, row, attempt=attempt)
+
+    def sweep(self, place: Place, row: ManifestRow | None) -> Checked:
+        """Check with *row* as the manifest's word; what is not in order is looked at again with the row as it is now.
+
+        So a change that a long sweep overtakes is not taken for damage.
+        """
+        checked = self.check_row(place, row)
+        if checked.outcome.verdict == Verdict.SUCCESS:
+            return checked
+        return self.check(place)
+
+    def check_row(self, place: Place, row: ManifestRow | None, *, attempt: int = LAST_ATTEMPT) -> Checked:
+        """Read the item and decide, with *row* as the manifest's word."""
+        seen = self.observe(place)
+        now = self._providers.clock.now()
+        observation = Observation(
+            manifest=row.sha256 if row is not None else None,
+            store=seen.provider,
+            content=seen.content,
+            deleted=row is not None and row.deleted,
+            attempt=attempt,
+            fresh=is_fresh(seen.modified, now),
+        )
+        outcome = decide(observation)
+        if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(row):
+            outcome = decide(msgspec.structs.replace(observation, elsewhere=True))
+        return Checked(_result(place, observation, seen, outcome, now), outcome)
+
+    def observe(self, place: Place) -> Seen:
+        """Ask the provider, then read the bytes."""
+        try:
+            info = self._providers.find(place)
+        except StoreError:
+            return Seen(Answer.UNREACHABLE, Answer.NOT_READ)
+        if info is None:
+            return Seen(Answer.MISSING, Answer.MISSING)
+        provider = info.checksum() or Answer.NO_CHECKSUM
+        try:
+            read = self._providers.hash(place)
+        except UnknownStoreError:
+            raise
+        except NotFoundError:
+            return Seen(provider, Answer.MISSING, info.size, info.modified)
+        except (StoreError, OSError):
+            return Seen(provider, Answer.UNREADABLE, info.size, info.modified)
+        return Seen(provider, read.sha256, read.size, info.modified)
+
+    def _is_elsewhere(self, row: ManifestRow | None) -> bool:
+        if row is None or row.deleted or row.sha256 is None:
+            return False
+        replicas = self._manifest.replicas(row.space, row.content_id)
+        return any(r.store != row.store and not r.deleted and r.sha256 == row.sha256 for r in replicas)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A finished check: the line to write down, and the outcome with what it asks for."""
+
+    result: CheckResult
+    outcome: Outcome
+
+    @property
+    def task(self) -> tuple[QueueName, Task] | None:
+        """The task that the outcome asks for, and its queue."""
+        found = self.result
+        if self.outcome.task == FollowUp.NONE:
+            return None
+        if self.outcome.task == FollowUp.REPAIR:
+            return QueueName.REPAIR, Repair(found.space, found.content_id, f"{found.store}: {found.row} {found.kind}")
+        return QueueName.BIT_ERROR, BitError(
+            found.store,
+            found.space,
+            found.content_id,
+            found.row,
+            found.detail,
+            found.manifest,
+            found.provider,
+            found.content,
+        )
+
+
+class BitCheckProcessor:
+    """Takes :class:`BitCheck` tasks to their end; a RETRY goes back to the queue, with the delay the table asks for."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+
+    def process(self, task: BitCheck, attempt: int) -> Result:
+        """Check the item for the *attempt*-th time."""
+        checked = self._checker.check(Place(task.store, task.space, task.content_id), attempt=attempt)
+        summary = f"{checked.outcome.row} {checked.outcome.verdict.value}: {checked.outcome.detail}"
+        if checked.outcome.verdict == Verdict.RETRY:
+            return Result(summary, again=checked.outcome.delay)
+        return Result(summary, checks=(checked.result,), tasks=(checked.task,) if checked.task else ())
+
+
+def _result(place: Place, observation: Observation, seen: Seen, outcome: Outcome, now: int) -> CheckResult:
+    return CheckResult(
+        store=place.store,
+        space=place.space,
+        content_id=place.content_id,
+        verdict=outcome.verdict,
+        row=outcome.row,
+        kind=outcome.kind,
+        detail=outcome.detail,
+        checked_at=now,
+        size=seen.size,
+        manifest=observation.manifest,
+        provider=seen.provider,
+        content=seen.content,
+        action=outcome.manifest,
+    )

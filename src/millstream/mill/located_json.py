@@ -1,0 +1,184 @@
+"""JSON whose values remember where they stand, so that an error in a file that people edit names line and column.
+
+Strict (RFC 8259, no duplicate names) but for one thing: a trailing comma is accepted and remembered, because the
+document's own sample policy has one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from millstream.mill.errors import PolicyError
+
+MAX_DEPTH = 20
+"""Deeper nesting than this is no policy."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_SCALAR = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][+-]?\d+)?")
+
+_decoder = json.JSONDecoder()
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """A place in a text; line and column count from 1."""
+
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A string."""
+
+    value: str
+    spot: Spot
+
+
+class Scalar(msgspec.Struct, frozen=True):
+    """A number, true, false or null, as written."""
+
+    value: str
+    spot: Spot
+
+
+class Items(msgspec.Struct, frozen=True):
+    """An array."""
+
+    items: Sequence[Node]
+    spot: Spot
+
+
+class Members(msgspec.Struct, frozen=True):
+    """An object; ``names`` tells where each member's name stands."""
+
+    members: Mapping[str, Node]
+    names: Mapping[str, Spot]
+    spot: Spot
+
+
+Node = Text | Scalar | Items | Members
+
+
+class Parsed(msgspec.Struct, frozen=True):
+    """A parsed text, and where it has commas before a closing bracket."""
+
+    root: Node
+    trailing_commas: Sequence[Spot]
+
+
+def parse_located(text: str, name: str) -> Parsed:
+    """The value of *text*. Raises :class:`PolicyError` with *name*, line and column where it is not JSON."""
+    return _Parser(text, name).parse()
+
+
+class _Parser:
+    def __init__(self, text: str, name: str) -> None:
+        self._text, self._name = text, name
+        self._at = 0
+        self._depth = 0
+        self._comma: Spot | None = None  # the one just read
+        self._commas: list[Spot] = []
+
+    def parse(self) -> Parsed:
+        root = self._value()
+        if self._peek():
+            raise self._error("the file should end here")
+        return Parsed(root, tuple(self._commas))
+
+    def _value(self) -> Node:
+        start = self._peek()
+        spot = self._spot()
+        if start == '"':
+            return Text(self._string(), spot)
+        if start in ("{", "["):
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise self._error(f"nested deeper than {MAX_DEPTH} levels")
+            node = self._object(spot) if start == "{" else Items(self._array(), spot)
+            self._depth -= 1
+            return node
+        scalar = _SCALAR.match(self._text, self._at)
+        if scalar is None:
+            raise self._error("a value should stand here")
+        self._at = scalar.end()
+        return Scalar(scalar.group(), spot)
+
+    def _object(self, spot: Spot) -> Members:
+        members: dict[str, Node] = {}
+        names: dict[str, Spot] = {}
+        self._at += 1
+        while not self._closes("}", after_comma=bool(members)):
+            if self._peek() != '"':
+                raise self._error("a name in double quotes should stand here")
+            where = self._spot()
+            name = self._string()
+            if name in members:
+                raise self._error(f"{name!r} stands twice in one object", where)
+            self._expect(":")
+            names[name], members[name] = where, self._value()
+            self._separate("}")
+        return Members(members, names, spot)
+
+    def _array(self) -> list[Node]:
+        items: list[Node] = []
+        self._at += 1
+        while not self._closes("]", after_comma=bool(items)):
+            items.append(self._value())
+            self._separate("]")
+        return items
+
+    def _closes(self, bracket: str, *, after_comma: bool) -> bool:
+        """Step over the closing *bracket*, if it is next; after a comma it is a trailing one."""
+        if self._peek() != bracket:
+            return False
+        if after_comma and self._comma is not None:
+            self._commas.append(self._comma)
+        self._at += 1
+        self._comma = None
+        return True
+
+    def _separate(self, bracket: str) -> None:
+        self._comma = None
+        sign = self._peek()
+        if sign == ",":
+            self._comma = self._spot()
+            self._at += 1
+        elif sign != bracket:
+            raise self._error(f"a comma or {bracket!r} should stand here")
+
+    def _expect(self, sign: str) -> None:
+        if self._peek() != sign:
+            raise self._error(f"{sign!r} should stand here")
+        self._at += 1
+
+    def _string(self) -> str:
+        start = self._spot()
+        try:
+            value, self._at = _decoder.raw_decode(self._text, self._at)
+        except json.JSONDecodeError as error:
+            raise self._error(error.msg, self._spot(error.pos)) from error
+        if not _is_text(value):
+            raise self._error("half of a surrogate pair is no text", start)
+        return str(value)
+
+    def _peek(self) -> str:
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
+        return self._text[self._at : self._at + 1]
+
+    def _spot(self, at: int | None = None) -> Spot:
+        at = self._at if at is None else at
+        return Spot(self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at))
+
+    def _error(self, what: str, spot: Spot | None = None) -> PolicyError:
+        return PolicyError(f"{self._name}, {spot or self._spot()}: {what}")
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= sign <= "\udfff" for sign in value)

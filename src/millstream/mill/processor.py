@@ -1,0 +1,72 @@
+"""What a processor is: it takes one kind of task to its end and says what is to be written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from millstream.mill.errors import TaskError
+from millstream.mill.manifest import CheckResult, Event, Manifest
+from millstream.mill.tasks import QueueName, Task, encode_task
+from millstream.queue.protocol import WorkQueue
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A processed task: ``summary`` for people, manifest events and check results to write, tasks to put on queues.
+
+    With ``again`` the task is not settled: it goes back to the queue for that many seconds.
+    """
+
+    summary: str
+    events: tuple[Event, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    tasks: tuple[tuple[QueueName, Task], ...] = ()
+    again: float | None = None
+
+
+class Processor(Protocol):
+    """Takes tasks of one kind to their end. Thread-safe; running a task twice does no harm."""
+
+    def process(self, task: Any, attempt: int) -> Result:
+        """Do *task*, for the *attempt*-th time (1 is the first). Any error raised means that the attempt failed."""
+        ...
+
+
+class Registry:
+    """Processors by the kind of task they take (the document's root task processor factory)."""
+
+    def __init__(self, processors: Mapping[type[Any], Processor]) -> None:
+        self._processors = dict(processors)
+
+    def process(self, task: Task, attempt: int) -> Result:
+        """Let the right processor do *task*. Raises :class:`TaskError` where no one takes this kind."""
+        processor = self._processors.get(type(task))
+        if processor is None:
+            raise TaskError(f"no processor is registered for tasks of kind {type(task).__name__!r}")
+        return processor.process(task, attempt)
+
+
+class Sink:
+    """Writes down results: first new tasks, then the manifest; durable when :meth:`settle` returns.
+
+    A task whose results were written twice (its worker died before the acknowledgement) changes nothing more.
+    """
+
+    def __init__(self, manifest: Manifest, queues: Mapping[str, WorkQueue]) -> None:
+        self._manifest = manifest
+        self._queues = queues
+
+    def settle(self, results: Sequence[Result]) -> None:
+        """Write down *results* in one transaction a place."""
+        for name in QueueName:
+            bodies = [encode_task(task) for result in results for queue, task in result.tasks if queue == name]
+            if bodies:
+                self._queues[name].put(bodies)
+        events = [event for result in results for event in result.events]
+        checks = [check for result in results for check in result.checks]
+        if events:
+            self._manifest.record(events)
+        if checks:
+            self._manifest.apply(checks)

@@ -1,0 +1,91 @@
+"""The configured stores by id, with every call to a provider in a retry loop (seed document, "Duplication Task
+Processor": "All calls to providers occur within a retry loop")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
+
+from millstream.core.clock import Clock
+from millstream.core.retry import RetryPolicy
+from millstream.mill.errors import UnknownStoreError
+from millstream.mill.place import Place
+from millstream.stores.hashing import Digests, hash_stream
+from millstream.stores.protocol import Entry, ItemInfo, ItemNotFoundError, SpaceNotFoundError, Store
+
+Answer = TypeVar("Answer")
+
+SYSTEM_PREFIX = "x-"
+"""Spaces of the system itself, such as the quarantine: never duplicated, never swept (reference mill §1.3)."""
+
+QUARANTINE = "x-quarantine"
+"""The space of each store where bad copies are kept."""
+
+
+class Providers(Mapping[str, Store]):
+    """Stores by id. Looking up an id that is not configured raises :class:`UnknownStoreError`.
+
+    *retry* says how often a call is made that fails for a transient reason; its pauses are taken on *clock*.
+    """
+
+    def __init__(self, stores: Mapping[str, Store], clock: Clock, retry: RetryPolicy | None = None) -> None:
+        self._stores = dict(stores)
+        self._retry = retry or RetryPolicy()
+        self.clock = clock
+
+    def __getitem__(self, store: str) -> Store:
+        try:
+            return self._stores[store]
+        except KeyError:
+            known = ", ".join(sorted(self._stores)) or "none"
+            raise UnknownStoreError(f"no store {store!r} is configured (there are: {known})") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stores)
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    def __contains__(self, store: object) -> bool:
+        return store in self._stores
+
+    def call(self, function: Callable[[], Answer]) -> Answer:
+        """The result of *function*, tried again while it fails for a transient reason."""
+        return self._retry.call(function, self.clock)
+
+    def find(self, place: Place) -> ItemInfo | None:
+        """What the provider says of the item at *place*; None where there is no such item or space."""
+        store = self[place.store]
+        try:
+            return self.call(lambda: store.info(place.space, place.content_id))
+        except (ItemNotFoundError, SpaceNotFoundError):
+            return None
+
+    def hash(self, place: Place) -> Digests:
+        """The size and SHA-256 of the bytes at *place* as they are now."""
+        store = self[place.store]
+
+        def read() -> Digests:
+            with store.open(place.space, place.content_id) as file:
+                return hash_stream(file)
+
+        return self.call(read)
+
+    def entries(self, store: str, space: str, *, chunk: int = 1000) -> Iterator[Entry]:
+        """Every entry of a space in the order of the ids' bytes, *chunk* a call; none where there is no space."""
+        provider = self[store]
+        if not self.call(lambda: provider.has_space(space)):
+            return
+        after = ""
+        while True:
+            found = self.call(partial(provider.entries, space, after=after, limit=chunk))
+            yield from found
+            if len(found) < chunk:
+                return
+            after = found[-1].content_id
+
+
+def is_system(space: str) -> bool:
+    """Whether *space* belongs to the system itself."""
+    return space.startswith(SYSTEM_PREFIX)

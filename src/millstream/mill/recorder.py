@@ -1,0 +1,55 @@
+"""Bringing the manifest up to date with a source: what was added or changed there since it was last recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millstream.mill.joining import groups, outer_join
+from millstream.mill.manifest import Event, Manifest
+from millstream.mill.place import Place
+from millstream.mill.providers import Providers
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What a listing had: items in all, those newly recorded, and those that have no provider checksum to record."""
+
+    listed: int
+    recorded: int
+    without_checksum: int
+
+
+def record_space(providers: Providers, manifest: Manifest, store: str, space: str) -> Recorded:
+    """Record every item of a space that the manifest does not know in its present version.
+
+    The checksum is the one that the provider recorded when the bytes arrived, never one of the bytes as they are now:
+    rot must not become the record. An item without one is counted and left out. Nothing is taken for deleted because
+    it is not listed: a tombstone comes from whoever deletes (promise P8).
+    """
+    listed = recorded = without = 0
+    for group in groups(_unrecorded(providers, manifest, store, space), 1000):
+        found = [_event(providers, Place(store, space, content_id)) for content_id, known in group if not known]
+        events = [event for event in found if event is not None and event.sha256]
+        manifest.record(events)
+        listed += len(group)
+        recorded += len(events)
+        without += len([event for event in found if event is not None]) - len(events)
+    return Recorded(listed, recorded, without)
+
+
+def _unrecorded(providers: Providers, manifest: Manifest, store: str, space: str) -> Iterator[tuple[str, bool]]:
+    """Each listed id, and whether the manifest knows this version of it."""
+    for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan(store, space)):
+        if entry is None:
+            continue
+        known = row is not None and not row.deleted and row.size == entry.size
+        yield content_id, known and row is not None and (entry.modified is None or entry.modified <= row.modified)
+
+
+def _event(providers: Providers, place: Place) -> Event | None:
+    info = providers.find(place)
+    if info is None:
+        return None
+    at = info.modified if info.modified is not None else providers.clock.now()
+    return Event(place.store, place.space, place.content_id, at, info.checksum(), info.size, info.mimetype)

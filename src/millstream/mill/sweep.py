@@ -1,0 +1,57 @@
+"""The integrity sweep of one space without Spark: list, compare with the manifest, read every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from millstream.mill.checker import Checked, Checker
+from millstream.mill.joining import groups, outer_join
+from millstream.mill.manifest import Manifest, ManifestRow
+from millstream.mill.place import Place
+from millstream.mill.providers import Providers
+from millstream.mill.report import SpaceTally
+from millstream.stores.protocol import StoreError
+
+GROUP = 1000
+"""Items checked, and written to the manifest, together."""
+
+OnChecked = Callable[[Sequence[Checked]], None]
+"""Called with each group of finished checks, for progress, reports and follow-up tasks."""
+
+
+def check_space(
+    providers: Providers,
+    manifest: Manifest,
+    store: str,
+    space: str,
+    *,
+    threads: int = 4,
+    on_checked: OnChecked | None = None,
+) -> SpaceTally:
+    """Check every item that the store lists or the manifest knows, and write the outcomes to the manifest.
+
+    Returns the tally, complete only if the listing went through to its end. Raises :class:`UnknownStoreError`.
+    """
+    checker, tally = Checker(providers, manifest), SpaceTally()
+    with ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool:
+        try:
+            for group in groups(_items(providers, manifest, store, space), GROUP):
+                checked = list(pool.map(lambda item: checker.sweep(Place(store, space, item[0]), item[1]), group))
+                results = [one.result for one in checked]
+                manifest.apply(results)
+                tally.add(results)
+                if on_checked is not None:
+                    on_checked(checked)
+        except StoreError as error:
+            tally.fail(f"the listing broke off: {error}")
+    return tally
+
+
+def _items(
+    providers: Providers, manifest: Manifest, store: str, space: str
+) -> Iterator[tuple[str, ManifestRow | None]]:
+    """What there is to check: all that is listed, and all that the manifest says should be."""
+    for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan(store, space)):
+        if entry is not None or (row is not None and not row.deleted):
+            yield content_id, row

@@ -1,0 +1,81 @@
+"""The tasks of the mill: frozen structs, written to work queues as tagged JSON."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from millstream.mill.errors import TaskError
+
+MAX_TASK_BYTES = 64 * 1024
+"""No task is larger: ids have at most 1,024 bytes."""
+
+
+class QueueName(enum.StrEnum):
+    """The queues of the mill (seed document, "Queues"); dead letters stay with the queue they died in."""
+
+    DUPLICATION_HIGH = "duplication-high"
+    DUPLICATION_LOW = "duplication-low"
+    BIT_INTEGRITY = "bit-integrity"
+    BIT_ERROR = "bit-error"
+    REPAIR = "repair"
+
+
+class Duplicate(msgspec.Struct, frozen=True, tag="duplicate", forbid_unknown_fields=True):
+    """Bring one content item of a destination in line with the source; an empty ``content_id`` means the space."""
+
+    source: str
+    destination: str
+    space: str
+    content_id: str = ""
+
+
+class BitCheck(msgspec.Struct, frozen=True, tag="bit-check", forbid_unknown_fields=True):
+    """Check every bit of one content item in one store."""
+
+    store: str
+    space: str
+    content_id: str
+
+
+class BitError(msgspec.Struct, frozen=True, tag="bit-error", forbid_unknown_fields=True):
+    """A finding for people: which row of the table, and what each source said."""
+
+    store: str
+    space: str
+    content_id: str
+    row: str
+    detail: str
+    manifest: str | None = None
+    provider: str | None = None
+    content: str | None = None
+
+
+class Repair(msgspec.Struct, frozen=True, tag="repair", forbid_unknown_fields=True):
+    """Heal the copies of one content item by a vote; ``reason`` is the finding that asked for it."""
+
+    space: str
+    content_id: str
+    reason: str = ""
+
+
+Task = Duplicate | BitCheck | BitError | Repair
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(Task)
+
+
+def encode_task(task: Task) -> bytes:
+    """The body of *task* on a queue."""
+    return _encoder.encode(task)
+
+
+def decode_task(body: bytes) -> Task:
+    """The task of a queue's *body*. Raises :class:`TaskError` for anything that is no task of the mill."""
+    if len(body) > MAX_TASK_BYTES:
+        raise TaskError(f"the task has {len(body):,} bytes; no task of the mill has more than {MAX_TASK_BYTES:,}")
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TaskError(f"not a task of the mill: {error}; it begins with {body[:80]!r}") from error

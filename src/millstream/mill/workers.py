@@ -1,0 +1,277 @@
+"""The worker manager (seed document duracloud-mill, "Worker Manager").
+
+One dispatcher takes up to ten tasks at a time from the first queue, in strict order of priority, that has any, and
+hands them to a pool of threads. It alone talks to the queues: it extends leases while tasks wait and run, writes down
+what a group of finished tasks found, and only then acknowledges them. A failed task goes to the back of its queue, and
+after its third failure to the dead letters, with the error's text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.core.metrics import Metrics, NoMetrics
+from millstream.mill.errors import MillError
+from millstream.mill.processor import Registry, Result, Sink
+from millstream.mill.tasks import decode_task
+from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
+
+TAKE = 10
+"""Tasks in one take (seed document: "reading up to 10 tasks at a time")."""
+
+FAILURES = 3
+"""A task that has failed so often is set aside (seed document: "If it has failed three times")."""
+
+MOST_LEASES = 10
+"""A task leased so often without an end seems to bring its workers down, and is set aside unread."""
+
+
+class WorkerSettings(msgspec.Struct, frozen=True):
+    """How a worker manager works; times are in seconds.
+
+    ``visibility`` is the length of a lease, extended at half time while its task is not settled. Finished tasks are
+    settled in groups: at ``group`` tasks, or ``linger`` after the first. An idle manager looks again after
+    ``idle_first``, twice as long each time up to ``idle_longest`` (seed document: 1 to 8 minutes).
+    """
+
+    threads: int = 8
+    visibility: float = 1200.0
+    group: int = 64
+    linger: float = 0.1
+    idle_first: float = 60.0
+    idle_longest: float = 480.0
+
+
+class Tally(msgspec.Struct):
+    """What a manager has done so far. ``waiting`` tasks asked to be done again later."""
+
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    waiting: int = 0
+    lost: int = 0
+
+
+class _Job(msgspec.Struct, eq=False):
+    queue: WorkQueue
+    lease: Lease
+    extend_at: float
+    future: Future[Result] | None = None
+    finished_at: float | None = None
+
+
+class WorkerManager:
+    """Works on *queues* (the first comes first) with the processors of *registry*, and writes results to *sink*.
+
+    *on_progress* is called with the tally after every group that was settled. Not to be run twice at the same time.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[WorkQueue],
+        registry: Registry,
+        sink: Sink,
+        clock: Clock,
+        settings: WorkerSettings = WorkerSettings(),  # noqa: B008  (frozen)
+        *,
+        metrics: Metrics | None = None,
+        on_progress: Callable[[Tally], None] | None = None,
+    ) -> None:
+        self._queues = list(queues)
+        self._registry = registry
+        self._sink = sink
+        self._clock = clock
+        self._settings = settings
+        self._metrics = metrics or NoMetrics()
+        self._on_progress = on_progress
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._jobs: list[_Job] = []
+        self.tally = Tally()
+
+    def stop(self) -> None:
+        """Take no more tasks; :meth:`run` returns when those that run have ended. Safe in a signal handler."""
+        self._stopping = True
+        with self._changed:
+            self._changed.notify_all()
+
+    def run_until_drained(self) -> Tally:
+        """Work until no task is ready, leased or delayed on any queue; dead ones stay where they are."""
+        return self._run(lambda idle: bool(self._open()) and self._pause(min(idle, 1.0)))
+
+    def run(self) -> Tally:
+        """Work until :meth:`stop` is called."""
+        return self._run(self._pause)
+
+    def _run(self, go_on_when_idle: Callable[[float], bool]) -> Tally:
+        idle = self._settings.idle_first
+        with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="mill-worker") as pool:
+            while not self._stopping:
+                if self._take(pool):
+                    idle = self._settings.idle_first
+                if self._jobs:
+                    self._await_change()
+                    self._extend()
+                    self._settle()
+                elif not go_on_when_idle(idle):
+                    break
+                else:
+                    idle = min(2 * idle, self._settings.idle_longest)
+            self._drain()
+        return self.tally
+
+    def _take(self, pool: ThreadPoolExecutor) -> bool:
+        """Fill up the pool, with a reserve of one task a thread; True if anything was taken."""
+        taken = False
+        while sum(job.finished_at is None for job in self._jobs) < 2 * self._settings.threads:
+            jobs = next(filter(None, map(self._lease, self._queues)), [])
+            if not jobs:
+                break
+            taken = True
+            self._jobs += jobs
+            for job in jobs:
+                job.future = pool.submit(self._process, job.lease)
+                job.future.add_done_callback(lambda _, job=job: self._finished(job))  # type: ignore[misc]
+        return taken
+
+    def _lease(self, queue: WorkQueue) -> list[_Job]:
+        extend_at = self._clock.monotonic() + self._settings.visibility / 2
+        leases = queue.lease(TAKE, visibility=self._settings.visibility)
+        return [_Job(queue, lease, extend_at) for lease in leases]
+
+    def _process(self, lease: Lease) -> Result:
+        if lease.attempts > MOST_LEASES:
+            raise PoisonError(f"leased {lease.attempts} times and never settled: it seems to bring its workers down")
+        return self._registry.process(decode_task(lease.body), lease.attempts)
+
+    def _finished(self, job: _Job) -> None:
+        with self._changed:
+            job.finished_at = self._clock.monotonic()
+            self._changed.notify_all()
+
+    def _await_change(self) -> None:
+        """Wait until a group is ready to be settled or a lease has to be extended."""
+        with self._changed:
+            while not self._stopping and (seconds := self._patience()) > 0:
+                self._clock.wait(self._changed, seconds)
+
+    def _patience(self) -> float:
+        """Seconds until there is something to do."""
+        now = self._clock.monotonic()
+        finished = [job.finished_at for job in self._jobs if job.finished_at is not None]
+        busy = len(self._jobs) - len(finished)
+        if finished and (len(finished) >= self._settings.group or busy < self._settings.threads):
+            return 0.0
+        due = min(job.extend_at for job in self._jobs)
+        if finished:
+            due = min(due, min(finished) + self._settings.linger)
+        return due - now
+
+    def _extend(self) -> None:
+        now = self._clock.monotonic()
+        for job in [job for job in self._jobs if job.extend_at <= now]:
+            try:
+                job.lease = job.queue.extend(job.lease, visibility=self._settings.visibility)
+                job.extend_at = now + self._settings.visibility / 2
+            except LeaseLostError:
+                self._lose(job)
+
+    def _lose(self, job: _Job) -> None:
+        """Somebody else may have the task now: its result is dropped."""
+        if job.future is not None:
+            job.future.cancel()
+        self._jobs.remove(job)
+        self.tally.lost += 1
+
+    def _settle(self) -> None:
+        """Write down what finished tasks found, then acknowledge them; failed ones go back, or to the dead letters."""
+        finished = [job for job in self._jobs if job.finished_at is not None]
+        if not finished:
+            return
+        self._jobs = [job for job in self._jobs if job.finished_at is None]
+        good = [(job, result) for job in finished if (result := _result(job)) is not None]
+        self._sink.settle([result for _, result in good])
+        for queue in self._queues:
+            self._acknowledge(queue, [job.lease for job, result in good if job.queue is queue and result.again is None])
+        for job, result in good:
+            if result.again is not None:
+                self._give_back(job, result.again)
+        for job, error in _failures(finished):
+            self._fail(job, error)
+        if self._on_progress is not None:
+            self._on_progress(self.tally)
+
+    def _acknowledge(self, queue: WorkQueue, leases: list[Lease]) -> None:
+        if not leases:
+            return
+        try:
+            queue.ack(leases)
+        except LeaseLostError:
+            self.tally.lost += 1
+        self.tally.done += len(leases)
+        self._metrics.count("mill_tasks_done", len(leases), queue=queue.name)
+
+    def _give_back(self, job: _Job, delay: float) -> None:
+        try:
+            job.queue.nack(job.lease, delay=delay)
+            self.tally.waiting += 1
+        except LeaseLostError:
+            self.tally.lost += 1
+
+    def _fail(self, job: _Job, error: BaseException) -> None:
+        self._metrics.count("mill_tasks_failed", queue=job.queue.name)
+        try:
+            if job.lease.attempts >= FAILURES:
+                job.queue.dead_letter(job.lease, cause=f"{type(error).__name__}: {error}")
+                self.tally.dead += 1
+            else:
+                job.queue.nack(job.lease)
+                self.tally.failed += 1
+        except LeaseLostError:
+            self.tally.lost += 1
+
+    def _open(self) -> int:
+        return sum(queue.depth().open for queue in self._queues)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait for *seconds* unless stopped before; True if the work goes on."""
+        with self._changed:
+            if not self._stopping:
+                self._clock.wait(self._changed, seconds)
+        return not self._stopping
+
+    def _drain(self) -> None:
+        """After a stop: tasks that wait for a thread go back to their queues, those that run are settled."""
+        for job in [job for job in self._jobs if job.future is not None and job.future.cancel()]:
+            self._jobs.remove(job)
+            self._give_back(job, 0.0)
+        while self._jobs:
+            with self._changed:
+                while all(job.finished_at is None for job in self._jobs):
+                    self._clock.wait(
+                        self._changed, max(0.0, min(job.extend_at for job in self._jobs) - self._clock.monotonic())
+                    )
+            self._extend()
+            self._settle()
+
+
+class PoisonError(MillError):
+    """The task seems to bring its workers down."""
+
+
+def _result(job: _Job) -> Result | None:
+    if job.future is None or job.future.exception() is not None:
+        return None
+    return job.future.result()
+
+
+def _failures(jobs: Sequence[_Job]) -> Iterator[tuple[_Job, BaseException]]:
+    for job in jobs:
+        error = job.future.exception() if job.future is not None else None
+        if error is not None:
+            yield job, error
