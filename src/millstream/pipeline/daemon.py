@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
-import pyspark.sql.worker.plan_data_source_read  # noqa: F401
+import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 

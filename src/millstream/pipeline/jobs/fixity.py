@@ -1,0 +1,155 @@
+"""What a task of the job ``integrity`` does with its bin: read every item, and write down what was seen.
+
+Nothing is judged here. A fact says what provider and bytes answered; what that means is decided later, from the facts
+alone, and can be decided again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.durable import replacing
+from millstream.core.errors import NotFoundError
+from millstream.core.retry import RetryPolicy
+from millstream.mill.bitcheck import Answer
+from millstream.pipeline.errors import PipelineError
+from millstream.stores import Digests, Store, StoreError, hash_stream, open_provider
+
+PLAN_SCHEMA = pa.schema(
+    [
+        pa.field("store", pa.string(), nullable=False),
+        pa.field("space", pa.string(), nullable=False),
+        pa.field("content_id", pa.string(), nullable=False),
+        pa.field("manifest", pa.string()),
+        pa.field("deleted", pa.bool_(), nullable=False),
+        pa.field("elsewhere", pa.bool_(), nullable=False),
+        pa.field("listed", pa.bool_(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+    ]
+)
+"""One row an item to check. ``manifest`` is the recorded sha256 (hex), null without a row; ``deleted`` marks a
+tombstone; ``elsewhere`` whether another store's live row has the same sum; ``listed`` whether the inventory has it;
+``size`` is in bytes, as listed or else as recorded."""
+
+FACT_SCHEMA = pa.schema(
+    [
+        *PLAN_SCHEMA,
+        pa.field("provider", pa.string(), nullable=False),
+        pa.field("content", pa.string(), nullable=False),
+        pa.field("read", pa.int64(), nullable=False),
+        pa.field("modified", pa.int64()),
+        pa.field("checked_at", pa.int64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("error", pa.string()),
+    ]
+)
+"""A planned item with what was seen: ``provider`` and ``content`` are sums (hex) or answers (:class:`Answer`),
+``read`` the bytes that were hashed, ``modified`` and ``checked_at`` microseconds since the epoch, UTC."""
+
+SUMMARY_SCHEMA = pa.schema(
+    [pa.field("bin", pa.int32(), nullable=False), pa.field("items", pa.int64()), pa.field("read", pa.int64())]
+)
+"""One row a finished bin: how many items, and how many bytes were hashed."""
+
+SPARK_SUMMARY_SCHEMA = "bin int not null, items bigint, read bigint"
+
+_GROUP = 10_000
+_RETRY = RetryPolicy()
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a provider and the bytes said of one item."""
+
+    provider: str
+    content: str
+    read: int = 0
+    modified: int | None = None
+    error: str | None = None
+
+
+def sweep_part(parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts: Path) -> Iterator[pa.RecordBatch]:
+    """Check the items of one bin (rows of :data:`PLAN_SCHEMA` with ``bin``) and write its facts, whole or not at all.
+
+    *stores* gives the URL of each store id. The file's name is that of the bin, so a task that runs twice writes one
+    file. Yields the row of :data:`SUMMARY_SCHEMA`.
+    """
+    filled = (part for part in parts if part.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return
+    number = first.column("bin")[0].as_py()
+    opened = {name: open_provider(url) for name, url in stores.items()}
+    items = read = 0
+    with (
+        replacing(facts / fact_name(number)) as file,
+        pq.ParquetWriter(file, FACT_SCHEMA, compression="zstd") as writer,
+    ):
+        for part in _chain(first, filled):
+            _check_bin(part, number)
+            found = check_part(part, opened, SystemClock())
+            writer.write_batch(found)
+            items += found.num_rows
+            read += sum(found.column("read").to_pylist())
+    yield pa.RecordBatch.from_pylist([{"bin": number, "items": items, "read": read}], SUMMARY_SCHEMA)
+
+
+def fact_name(number: int) -> str:
+    """The name of the file with the facts of a bin."""
+    return f"bin-{number:05}.parquet"
+
+
+def check_part(part: pa.RecordBatch, stores: Mapping[str, Store], clock: Clock) -> pa.RecordBatch:
+    """The facts of the items in *part* (rows of :data:`PLAN_SCHEMA`)."""
+    rows = [_check(item, stores, clock) for item in part.select(PLAN_SCHEMA.names).to_pylist()]
+    return pa.RecordBatch.from_pylist(rows, FACT_SCHEMA)
+
+
+def observe(store: Store, space: str, content_id: str, clock: Clock) -> Seen:
+    """Ask the provider for the item, then read its bytes; what goes wrong is an answer, not an error."""
+    try:
+        info = _RETRY.call(lambda: store.info(space, content_id), clock)
+    except NotFoundError:
+        return Seen(Answer.MISSING, Answer.MISSING)
+    except (StoreError, OSError) as error:
+        return Seen(Answer.UNREACHABLE, Answer.NOT_READ, error=str(error))
+    provider = info.checksum() or Answer.NO_CHECKSUM
+    try:
+        read = _RETRY.call(lambda: _hash(store, space, content_id), clock)
+    except NotFoundError:
+        return Seen(provider, Answer.MISSING, modified=info.modified)
+    except (StoreError, OSError) as error:
+        return Seen(provider, Answer.UNREADABLE, modified=info.modified, error=str(error))
+    return Seen(provider, read.sha256, read.size, info.modified)
+
+
+def _hash(store: Store, space: str, content_id: str) -> Digests:
+    with store.open(space, content_id) as file:
+        return hash_stream(file)
+
+
+def _check(item: dict[str, Any], stores: Mapping[str, Store], clock: Clock) -> dict[str, Any]:
+    began = clock.monotonic()
+    seen = observe(stores[item["store"]], item["space"], item["content_id"], clock)
+    seconds = clock.monotonic() - began
+    return item | msgspec.structs.asdict(seen) | {"checked_at": clock.now(), "seconds": seconds}
+
+
+def _check_bin(part: pa.RecordBatch, number: int) -> None:
+    if pc.any(pc.not_equal(part.column("bin"), number)).as_py():
+        raise PipelineError(f"a task for bin {number} was given items of another one: please report this")
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All parts, in slices small enough to hold the facts of one."""
+    for part in itertools.chain([first], rest):
+        for offset in range(0, part.num_rows, _GROUP):
+            yield part.slice(offset, _GROUP)

@@ -1,0 +1,139 @@
+"""A job's folder: its output is there as a whole, with a record that says so, or it is done again.
+
+``job.json`` is written last. A folder without it is what a killed run left behind, and is cleaned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millstream.core.canonical import canonical_json
+from millstream.core.durable import sync_folder, write_durably
+from millstream.core.errors import BusyError
+from millstream.pipeline.errors import PipelineError
+
+_logger = logging.getLogger("millstream.pipeline")
+
+
+class JobBusyError(PipelineError, BusyError):
+    """Another process is at this job."""
+
+
+class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the output: its name in the folder ``data`` and its size in bytes."""
+
+    name: str
+    bytes: int
+
+
+class JobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a finished job was asked and what it did.
+
+    ``inputs`` are what the result depends on; ``rows_in``, ``rows_out`` and ``bytes`` (of the content that was
+    worked on) its size; ``seconds`` how long it ran; ``counts`` further figures of this kind of job.
+    """
+
+    job: str
+    inputs: dict[str, Any]
+    rows_in: int
+    rows_out: int
+    bytes: int
+    seconds: float
+    counts: dict[str, int] = {}
+    files: tuple[JobFile, ...] = ()
+
+
+class JobFolder:
+    """The folder of one job with one set of inputs.
+
+    *root* holds the folders of all jobs; *job* is the kind; *inputs* is plain JSON data and decides which folder.
+    """
+
+    def __init__(self, root: Path, job: str, inputs: Mapping[str, Any]) -> None:
+        self.job = job
+        self.inputs = dict(inputs)
+        identity = hashlib.sha256(canonical_json({"inputs": self.inputs, "job": job})).hexdigest()
+        self.path = root / f"{job}-{identity[:20]}"
+        self.data = self.path / "data"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes away from the folder. Raises :class:`JobBusyError` where one is at it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise JobBusyError(f"another process is at the job in {self.path}: let it finish or end it") from error
+            yield
+
+    def committed(self) -> JobRecord | None:
+        """The record of the finished job; None where it never finished, or where its files are not what it wrote."""
+        try:
+            record = msgspec.json.decode((self.path / "job.json").read_bytes(), type=JobRecord)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        whole = all(_size(self.data / file.name) == file.bytes for file in record.files)
+        return record if whole and record.inputs == self.inputs else None
+
+    def clean(self) -> None:
+        """Remove what an unfinished run left behind."""
+        (self.path / "job.json").unlink(missing_ok=True)
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    def files(self) -> tuple[JobFile, ...]:
+        """The files of the output by name, without the droppings of Spark and Hadoop."""
+        paths = [path for path in sorted(self.data.iterdir()) if path.is_file() and path.name[0] not in "._"]
+        return tuple(JobFile(path.name, path.stat().st_size) for path in paths)
+
+    def commit(self, record: JobRecord) -> JobRecord:
+        """Sync the output to the disk, then write *record*, with the list of files, and log it as one line."""
+        record = msgspec.structs.replace(record, files=self.files())
+        for file in record.files:
+            _sync(self.data / file.name)
+        sync_folder(self.data)
+        write_durably(self.path / "job.json", canonical_json(msgspec.to_builtins(record)))
+        log_record(record)
+        return record
+
+
+def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
+    """*columns* of all Parquet files in *data*, file by file in the order of their names, up to *rows* at a time."""
+    for path in sorted(data.glob("*.parquet")):
+        with pq.ParquetFile(path) as parquet:
+            yield from parquet.iter_batches(rows, columns=columns)
+
+
+def log_record(record: JobRecord) -> None:
+    """One canonical JSON line with the figures of a finished job, to the logger ``millstream.pipeline``."""
+    line = {
+        "bytes": record.bytes,
+        "counts": record.counts,
+        "inputs": record.inputs,
+        "job": record.job,
+        "rows_in": record.rows_in,
+        "rows_out": record.rows_out,
+        "seconds": record.seconds,
+    }
+    _logger.info("%s", canonical_json(line).decode("utf-8"))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

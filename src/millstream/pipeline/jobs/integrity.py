@@ -1,0 +1,219 @@
+"""The job ``integrity``: read every copy, and write down what was seen.
+
+inventory ⟗ manifest → plan → bins of equal bytes → one file of facts a bin. A bin is done when its file is there, so a
+run that was killed goes on with the bins that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.durable import replacing
+from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, SPARK_SUMMARY_SCHEMA, fact_name, sweep_part
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.inventory import run_inventory
+
+BIN_BYTES = 64 << 20
+"""Bytes a bin aims at: what a killed run loses at most, for each core."""
+
+MOST_BINS = 10_000
+
+_KEY = ("store", "space", "content_id")
+_BINNED = [*PLAN_SCHEMA.names, "bin"]
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """A finished sweep: its record, the folder of its facts, and whether it had been done before."""
+
+    record: JobRecord
+    facts: Path
+    reused: bool
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A written plan: its record, which says into how many bins it is cut, and the folder of its rows."""
+
+    record: JobRecord
+    data: Path
+
+
+class Bins(msgspec.Struct, frozen=True):
+    """How ``items`` items lie in ``count`` bins: the ``heavy`` ones as placed, the others by the hash of their name."""
+
+    count: int
+    heavy: pa.Table
+    items: int
+
+
+def run_integrity(
+    spark: SparkSession,
+    jobs: Path,
+    sweep: str,
+    stores: Mapping[str, str],
+    manifest: pa.Table,
+    *,
+    spaces: Sequence[str] | None = None,
+    bin_bytes: int = BIN_BYTES,
+    clock: Clock | None = None,
+) -> Sweep:
+    """Read every item that is listed in *stores* (id → URL) or recorded in *manifest*, into facts under *jobs*.
+
+    *sweep* names the run: one of that name that was finished is not made again, one that was killed goes on, with the
+    inventory and the manifest it began with. *manifest* is a table of :data:`millstream.mill.manifest.MANIFEST_SCHEMA`;
+    *spaces* limits both sides. Items that cannot be read are facts, not failures. Raises :class:`JobBusyError`,
+    :class:`PipelineError` where the figures do not add up, and the errors of listing.
+    """
+    clock = clock or SystemClock()
+    named = None if spaces is None else sorted(spaces)
+    folder = JobFolder(jobs, "integrity", {"spaces": named, "stores": dict(stores), "sweep": sweep})
+    with folder.held():
+        if record := folder.committed():
+            return Sweep(record, folder.data, reused=True)
+        began = clock.monotonic()
+        folder.data.mkdir(exist_ok=True)
+        plan = _plan(spark, folder, sweep, stores, manifest, named, bin_bytes, clock)
+        bins = place_heavy(plan.data, plan.record.counts["bins"])
+        read = _sweep(spark.read.parquet(str(plan.data)), bins, stores, folder.data)
+        record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
+        return Sweep(folder.commit(record), folder.data, reused=False)
+
+
+def plan_items(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
+    """Everything that is listed or should be there, as rows of :data:`PLAN_SCHEMA`: the full outer join of both.
+
+    A tombstone of something that is not listed is as it should be, and no item.
+    """
+    copies = (
+        manifest.where("not deleted and sha256 is not null")
+        .groupBy("space", "content_id", "sha256")
+        .agg(F.countDistinct("store").alias("copies"))
+    )
+    recorded = manifest.select(*_KEY, "sha256", "deleted", F.col("size").alias("recorded_size")).join(
+        copies, ["space", "content_id", "sha256"], "left"
+    )
+    listed = inventory.select(*_KEY, F.col("size").alias("listed_size"), F.lit(True).alias("listed"))
+    joined = listed.join(recorded, list(_KEY), "full_outer").where("listed or not deleted")
+    deleted = F.coalesce("deleted", F.lit(False))
+    return joined.select(
+        *_KEY,
+        F.col("sha256").alias("manifest"),
+        deleted.alias("deleted"),
+        (~deleted & (F.coalesce("copies", F.lit(0)) > 1)).alias("elsewhere"),
+        F.coalesce("listed", F.lit(False)).alias("listed"),
+        F.coalesce("listed_size", "recorded_size", F.lit(0)).alias("size"),
+    )
+
+
+def place_heavy(plan: Path, count: int) -> Bins:
+    """Cut the items of *plan* (a folder of Parquet) into *count* bins; a function of both, so it can be made again."""
+    items, total = measure(plan)
+    threshold = heavy_threshold(total, items, count)
+    schema = pa.schema([PLAN_SCHEMA.field(name) for name in (*_KEY, "size")])
+    parts = (part.filter(pc.greater_equal(part.column("size"), threshold)) for part in parquet_rows(plan, schema.names))
+    heavy = pa.Table.from_batches((part.cast(schema) for part in parts), schema).sort_by(
+        [(name, "ascending") for name in _KEY]
+    )
+    sizes = heavy.column("size").to_numpy().astype(np.int64)
+    light = total - int(sizes.sum()) + (items - len(sizes)) * ITEM_COST  # in all bins alike
+    placed = assign_largest_first(sizes, np.full(count, light // count, np.int64))
+    heavy = heavy.drop_columns(["size"]).append_column("placed", pa.array(placed, pa.int32()))
+    return Bins(count, heavy, items)
+
+
+def measure(plan: Path) -> tuple[int, int]:
+    """How many items *plan* has, and how many bytes."""
+    items = total = 0
+    for part in parquet_rows(plan, ["size"]):
+        items += part.num_rows
+        total += pc.sum(part.column("size")).as_py() or 0
+    return items, total
+
+
+def assign_bins(plan: DataFrame, bins: Bins) -> DataFrame:
+    """*plan* with the column ``bin``: the heavy items as they were placed, the others by the hash of their name."""
+    spread = F.pmod(F.xxhash64(*_KEY), F.lit(bins.count)).cast("int")
+    if not bins.heavy.num_rows:
+        return plan.withColumn("bin", spread)
+    placed = F.broadcast(plan.sparkSession.createDataFrame(bins.heavy))
+    joined = plan.join(placed, list(_KEY), "left")
+    return joined.select(*PLAN_SCHEMA.names, F.coalesce("placed", spread).alias("bin"))
+
+
+def _plan(
+    spark: SparkSession,
+    folder: JobFolder,
+    sweep: str,
+    stores: Mapping[str, str],
+    manifest: pa.Table,
+    spaces: list[str] | None,
+    bin_bytes: int,
+    clock: Clock,
+) -> Plan:
+    """The plan: that of the killed run where there is one, so that its bins stay what they were."""
+    planned = JobFolder(folder.path, "plan", {})
+    if record := planned.committed():
+        return Plan(record, planned.data)
+    planned.clean()
+    for stale in folder.data.iterdir():
+        stale.unlink()
+    began = clock.monotonic()
+    inventory = run_inventory(spark, folder.path, sweep, stores, spaces=spaces, clock=clock)
+    recorded = folder.path / "manifest.parquet"
+    with replacing(recorded) as file:
+        pq.write_table(_narrow(manifest, stores, spaces), file)
+    items = plan_items(spark.read.parquet(str(inventory.data)), spark.read.parquet(str(recorded)))
+    items.write.parquet(str(planned.data))
+    rows, size = measure(planned.data)
+    least = 2 * spark.sparkContext.defaultParallelism
+    counts = {
+        "bins": count_bins(size, rows, target=bin_bytes, least=least, most=MOST_BINS),
+        "listed": inventory.record.rows_out,
+        "recorded": manifest.num_rows,
+    }
+    seconds = round(clock.monotonic() - began, 3)
+    record = JobRecord("plan", {}, counts["listed"] + counts["recorded"], rows, size, seconds, counts)
+    return Plan(planned.commit(record), planned.data)
+
+
+def _narrow(manifest: pa.Table, stores: Mapping[str, str], spaces: list[str] | None) -> pa.Table:
+    kept = pc.is_in(manifest.column("store"), pa.array(sorted(stores), pa.string()))
+    if spaces is not None:
+        kept = pc.and_(kept, pc.is_in(manifest.column("space"), pa.array(spaces, pa.string())))
+    return manifest.filter(kept)
+
+
+def _sweep(plan: DataFrame, bins: Bins, stores: Mapping[str, str], facts: Path) -> int:
+    """Check the bins that have no facts yet; returns the bytes that were hashed."""
+    done = [number for number in range(bins.count) if (facts / fact_name(number)).exists()]
+    if len(done) == bins.count:
+        return 0
+    left = assign_bins(plan, bins).where(~F.col("bin").isin(done)) if done else assign_bins(plan, bins)
+    summaries = (
+        left.select(*_BINNED)
+        .repartitionById(bins.count, "bin")
+        .sortWithinPartitions(*_KEY)
+        .mapInArrow(partial(sweep_part, stores=dict(stores), facts=facts), SPARK_SUMMARY_SCHEMA)
+    )
+    return sum(row["read"] for row in summaries.collect())
+
+
+def _count(folder: JobFolder, bins: Bins, read: int, seconds: float) -> JobRecord:
+    facts = sum(part.num_rows for part in parquet_rows(folder.data, ["read"]))
+    if facts != bins.items:
+        raise PipelineError(f"{bins.items} items were planned and {facts} checked: please report this")
+    size = sum(pc.sum(part.column("read")).as_py() or 0 for part in parquet_rows(folder.data, ["read"]))
+    counts = {"bins": bins.count, "hashed_now": read}
+    return JobRecord("integrity", folder.inputs, bins.items, facts, size, seconds, counts)

@@ -1,0 +1,201 @@
+"""The job ``report``: what the facts of a sweep mean, item by item and space by space.
+
+The outcomes come from the same pure table that the mill's workers use (:func:`millstream.mill.bitcheck.decide`). The
+driver gets the results as a stream for the manifest, the findings for repair, and a tally a space for its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.mill.bitcheck import ManifestAction, Observation, Outcome, Verdict, decide, is_fresh
+from millstream.mill.manifest import CheckResult
+from millstream.mill.report import Finding, Report, SpaceTally, build_report
+from millstream.pipeline.jobs.fixity import FACT_SCHEMA
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.integrity import Sweep
+
+RESULT_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string(), nullable=False) for name in ("store", "space", "content_id")),
+        *(pa.field(name, pa.string(), nullable=False) for name in ("verdict", "row", "kind", "detail", "action")),
+        *(pa.field(name, pa.int64(), nullable=False) for name in ("checked_at", "size")),
+        *(pa.field(name, pa.string()) for name in ("manifest", "provider", "content")),
+        pa.field("seconds", pa.float64(), nullable=False),
+    ]
+)
+"""One row an item: the fields of :class:`~millstream.mill.manifest.CheckResult` (``size``: bytes hashed), seconds."""
+
+_SPARK_RESULT_SCHEMA = (
+    "store string not null, space string not null, content_id string not null, verdict string not null, "
+    "row string not null, kind string not null, detail string not null, action string not null, "
+    "checked_at bigint not null, size bigint not null, manifest string, provider string, "
+    "content string, seconds double not null"
+)
+
+_RESULT_FIELDS = [name for name in RESULT_SCHEMA.names if name != "seconds"]
+_IN_ORDER = (Verdict.SUCCESS.value, Verdict.IGNORE.value)
+
+
+class SpaceSweep(msgspec.Struct, frozen=True):
+    """What a sweep says of one space: its report (``bytes`` were hashed), and the seconds that this took one core."""
+
+    report: Report
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes hashed a second, on one core."""
+        return self.report.bytes / self.seconds if self.seconds else 0.0
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A judged sweep: its record, the folder of its results, and whether it had been done before."""
+
+    record: JobRecord
+    data: Path
+    reused: bool
+
+    def results(self) -> Iterator[CheckResult]:
+        """Every item, as :meth:`millstream.mill.manifest.Manifest.apply` takes them, a few thousand in memory."""
+        for part in parquet_rows(self.data, _RESULT_FIELDS):
+            yield from map(_check_result, part.to_pylist())
+
+    def findings(self) -> Iterator[CheckResult]:
+        """The items that are neither in order nor explained."""
+        for part in parquet_rows(self.data, _RESULT_FIELDS):
+            fine = pc.is_in(part.column("verdict"), pa.array(_IN_ORDER))
+            yield from map(_check_result, part.filter(pc.invert(fine)).to_pylist())
+
+    def spaces(self, previous: Mapping[tuple[str, str], str] | None = None) -> list[SpaceSweep]:
+        """A report for each (store, space), sorted; *previous* are the SHA-256 of the reports before these."""
+        return _space_sweeps(self, previous or {})
+
+
+def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | None = None) -> Judged:
+    """Judge the facts of *sweep* into a folder under *jobs*; what was judged before is not judged again.
+
+    Raises :class:`JobBusyError`.
+    """
+    clock = clock or SystemClock()
+    folder = JobFolder(jobs, "report", {"sweep": sweep.record.inputs})
+    with folder.held():
+        if record := folder.committed():
+            return Judged(record, folder.data, reused=True)
+        folder.clean()
+        began = clock.monotonic()
+        judge(spark.read.parquet(str(sweep.facts))).write.parquet(str(folder.data))
+        record = _count(folder, sweep, round(clock.monotonic() - began, 3))
+        return Judged(folder.commit(record), folder.data, reused=False)
+
+
+def judge(facts: DataFrame) -> DataFrame:
+    """*facts* (rows of :data:`FACT_SCHEMA`) as rows of :data:`RESULT_SCHEMA`."""
+    return facts.select(*FACT_SCHEMA.names).mapInArrow(judge_part, _SPARK_RESULT_SCHEMA).select(*RESULT_SCHEMA.names)
+
+
+def judge_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The results of the facts in *parts*."""
+    for part in parts:
+        yield pa.RecordBatch.from_pylist([_judge(fact) for fact in part.to_pylist()], RESULT_SCHEMA)
+
+
+def _judge(fact: dict[str, Any]) -> dict[str, Any]:
+    outcome = decide(
+        Observation(
+            manifest=fact["manifest"],
+            store=fact["provider"],
+            content=fact["content"],
+            deleted=fact["deleted"],
+            fresh=is_fresh(fact["modified"], fact["checked_at"]),
+            elsewhere=fact["elsewhere"],
+        )
+    )
+    return fact | _decided(outcome, fact)
+
+
+def _decided(outcome: Outcome, fact: Mapping[str, Any]) -> dict[str, Any]:
+    error = fact["error"]
+    return {
+        "verdict": outcome.verdict.value,
+        "row": outcome.row,
+        "kind": outcome.kind,
+        "detail": f"{outcome.detail} ({error})" if error else outcome.detail,
+        "action": outcome.manifest.value,
+        "size": fact["read"],
+    }
+
+
+def _count(folder: JobFolder, sweep: Sweep, seconds: float) -> JobRecord:
+    counts: dict[str, int] = {}
+    for part in parquet_rows(folder.data, ["verdict"]):
+        for verdict in pc.value_counts(part.column("verdict")).to_pylist():
+            counts[verdict["values"]] = counts.get(verdict["values"], 0) + verdict["counts"]
+    rows = sum(counts.values())
+    return JobRecord("report", folder.inputs, sweep.record.rows_out, rows, sweep.record.bytes, seconds, counts)
+
+
+def _space_sweeps(judged: Judged, previous: Mapping[tuple[str, str], str]) -> list[SpaceSweep]:
+    tallies: dict[tuple[str, str], _Tally] = {}
+    for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
+        for group in _groups(part):
+            tallies.setdefault((group["store"], group["space"]), _Tally()).add(group)
+    for finding in judged.findings():
+        tallies[finding.store, finding.space].found.append(finding)
+    return [tally.close(*place, previous.get(place)) for place, tally in sorted(tallies.items())]
+
+
+_ALIKE = ("verdict", "row", "kind")
+
+
+def _groups(part: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows of *part* that came out alike, with their number, bytes, seconds and the times of the checks."""
+    totals = [("size", "count"), ("size", "sum"), ("seconds", "sum"), ("checked_at", "min"), ("checked_at", "max")]
+    grouped = pa.table(part).group_by(["store", "space", *_ALIKE]).aggregate(totals)
+    rows: list[dict[str, Any]] = grouped.to_pylist()
+    return rows
+
+
+class _Tally:
+    """What adds up to the report of one space."""
+
+    def __init__(self) -> None:
+        self.found: list[CheckResult] = []
+        self._counts = SpaceTally()
+        self._seconds = 0.0
+        self._started: list[int] = []
+        self._ended: list[int] = []
+
+    def add(self, group: Mapping[str, Any]) -> None:
+        kind = f"{group['row']} {group['kind']}"
+        number, size = group["size_count"], group["size_sum"]
+        self._counts.count(Verdict(group["verdict"]), kind, number=number, size=size)
+        self._seconds += group["seconds_sum"]
+        self._started.append(group["checked_at_min"])
+        self._ended.append(group["checked_at_max"])
+
+    def close(self, store: str, space: str, previous: str | None) -> SpaceSweep:
+        self._counts.findings.extend(map(finding_of, self.found))
+        started, ended = min(self._started), max(self._ended)
+        report = build_report(self._counts, store, space, started_at=started, ended_at=ended, previous=previous)
+        return SpaceSweep(report, round(self._seconds, 6))
+
+
+def finding_of(result: CheckResult) -> Finding:
+    """*result* as it stands in a report."""
+    names = Finding.__struct_fields__
+    return Finding(**{name: getattr(result, name) for name in names} | {"verdict": result.verdict.value})
+
+
+def _check_result(row: dict[str, Any]) -> CheckResult:
+    row["verdict"] = Verdict(row["verdict"])
+    row["action"] = ManifestAction(row["action"])
+    return CheckResult(**row)
