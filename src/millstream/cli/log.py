@@ -1,0 +1,190 @@
+"""``millstream log``: write, read and check message logs."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.core.errors import InputError
+from millstream.core.message import MessageError, decode_line, encode_line
+from millstream.log import Log, LogSpec, LogStore, Message, Writer, open_store
+from millstream.settings import Settings
+
+_GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
+_LONGEST = 64 << 20  # bytes in a line
+
+Line = TypeVar("Line", bytes, Message)
+
+
+@click.group()
+def log() -> None:
+    """Write, read and check message logs."""
+
+
+@log.command()
+@click.argument("name")
+@store_options
+def create(settings: Settings, name: str) -> None:
+    """Make the log NAME; nothing happens where it exists."""
+    with open_store(settings.log_url) as store:
+        store.log(LogSpec(name))
+
+
+@log.command()
+@click.argument("name")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.option("--jsonl", is_flag=True, help="Lines are JSON objects with body or body_base64, key, source, times.")
+@store_options
+def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) -> None:
+    """Append lines of FILES (or of standard input) to the log NAME, one message a line.
+
+    Prints "FIRST LAST", the ids, each time a run of lines is durable. What is there to be read is stored together;
+    a line that comes alone is stored at once.
+    """
+    with open_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
+        for file in files or (Path("-"),):
+            _append_file(writer, file, jsonl)
+
+
+@log.command()
+@click.argument("name")
+@click.option("--from", "first_id", type=click.IntRange(1), default=1, show_default=True, help="The first id.")
+@click.option("--max", "count", type=click.IntRange(0), help="At most so many messages.")
+@click.option("--jsonl", is_flag=True, help="Whole messages as JSON lines, not the bodies alone.")
+@store_options
+def read(settings: Settings, name: str, first_id: int, count: int | None, jsonl: bool) -> None:
+    """Print the messages of the log NAME in order: their bodies, one a line."""
+    last_id = None if count is None else first_id + count - 1
+    with _open(settings) as store:
+        columns = None if jsonl else ["body"]
+        for batch in _log(store, name).read(first_id, last_id, columns=columns):
+            lines = map(encode_line, batch) if jsonl else batch.arrow.column("body").to_pylist()
+            sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+@log.command()
+@click.argument("name")
+@json_option
+@store_options
+def info(settings: Settings, name: str, as_json: bool) -> None:
+    """Say how the log NAME stands."""
+    with _open(settings) as store:
+        found = _log(store, name).info()
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"{found.name}: {found.count:,} messages, ids {found.first_id} to {found.last_id}")
+    click.echo(f"stored    {size_text(found.bytes)} in {found.blocks:,} blocks, durable by {found.durability}")
+    click.echo(f"writer    {found.writer or 'none'}")
+    for consumer, pointer in found.consumers.items():
+        click.echo(f"consumer  {consumer}: acknowledged up to {pointer}, {found.last_id - pointer:,} behind")
+
+
+@log.command()
+@json_option
+@store_options
+def ls(settings: Settings, as_json: bool) -> None:
+    """List the logs."""
+    with _open(settings) as store:
+        for name in store.logs():
+            found = _log(store, name).info()
+            if as_json:
+                print_json(found)
+            else:
+                click.echo(f"{found.count:>15,}  {size_text(found.bytes):>9}  {name}")
+
+
+@log.command()
+@click.argument("name")
+@json_option
+@store_options
+def verify(settings: Settings, name: str, as_json: bool) -> int:
+    """Check every checksum of the log NAME and that no id is missing; exit code 1 where something is wrong."""
+    with _open(settings) as store:
+        found = _log(store, name).verify()
+    if as_json:
+        print_json(found)
+    else:
+        for problem in found.problems:
+            click.echo(problem, err=True)
+        verdict = "ok" if found.ok else f"{len(found.problems)} problems"
+        click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked: {verdict}")
+    return 0 if found.ok else 1
+
+
+def _open(settings: Settings) -> LogStore:
+    return open_store(settings.log_url, read_only=True)
+
+
+def _log(store: LogStore, name: str) -> Log:
+    return store.log(LogSpec(name), create=False)
+
+
+def _append_file(writer: Writer, file: Path, jsonl: bool) -> None:
+    handle = sys.stdin.fileno() if file == Path("-") else os.open(file, os.O_RDONLY)
+    number = 1
+    try:
+        for lines in _runs_of_lines(handle):
+            if jsonl:
+                _append_json(writer, lines, file, number)
+            else:
+                _append(writer, lines)
+            number += len(lines)
+    finally:
+        if file != Path("-"):
+            os.close(handle)
+
+
+def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) -> None:
+    messages: list[Message] = []
+    try:
+        for line in lines:
+            if line.strip():
+                messages.append(decode_line(line))
+            number += 1
+    except MessageError as error:
+        _append(writer, messages)
+        where = "standard input" if file == Path("-") else str(file)
+        raise InputError(f"{where}, line {number}: {error}. All lines before it are stored") from error
+    _append(writer, messages)
+
+
+def _append(writer: Writer, lines: list[Line]) -> None:
+    if lines:
+        ids = writer.append(lines)
+        if ids is not None:
+            click.echo(f"{ids.first} {ids.last}")
+            sys.stdout.flush()
+
+
+def _runs_of_lines(handle: int) -> Iterator[list[bytes]]:
+    """Whole lines, without their ends, as many as are there; the last one may lack its end."""
+    rest = b""
+    while chunk := _ready_bytes(handle):
+        *lines, tail = chunk.split(b"\n")
+        if lines:
+            yield [rest + lines[0], *lines[1:]]
+            rest = b""
+        rest += tail
+        if len(rest) > _LONGEST:
+            raise InputError(f"a line is longer than {_LONGEST:,} bytes; store it as a content item")
+    if rest:
+        yield [rest]
+
+
+def _ready_bytes(handle: int) -> bytes:
+    """What can be read: waits for the first byte, not for more. Empty at the end."""
+    chunks = [os.read(handle, 1 << 20)]
+    size = len(chunks[0])
+    while chunks[-1] and size < _GATHER and select.select([handle], [], [], 0)[0]:
+        chunks.append(os.read(handle, 1 << 20))
+        size += len(chunks[-1])
+    return b"".join(chunks)
