@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from millstream.core.errors import MillstreamError
+from millstream.core.errors import InputError, MillstreamError
 
 
 class QueueError(MillstreamError):
@@ -19,6 +19,10 @@ class QueueError(MillstreamError):
 
 class LeaseLostError(QueueError):
     """The lease has run out or was settled already: another worker may have the task. Drop the result."""
+
+
+class QueueInputError(QueueError, InputError):
+    """The work queue cannot use this argument."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -84,7 +88,7 @@ class WorkQueue(Protocol):
         ...
 
     def ack(self, leases: Sequence[Lease]) -> None:
-        """The tasks are done. Raises :class:`LeaseLostError`, after settling the others, where a lease is not current."""
+        """The tasks are done. Raises :class:`LeaseLostError`, after settling the others, where a lease is lost."""
         ...
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:

@@ -1,0 +1,186 @@
+"""The work queue on a log: every change of a task is a message, and the state is what the messages add up to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.message import Message
+from millstream.log import Log
+from millstream.queue.events import Acked, Died, Event, Extended, Leased, Nacked, Redriven, event_message, put_message
+from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
+from millstream.queue.snapshot import POINTER, recover, snapshot_messages
+from millstream.queue.state import DEAD, DELAYED, LEASED, READY
+
+SNAPSHOT_AFTER = 20_000
+"""Messages after which the next snapshot is due; more where more tasks are open than that."""
+
+
+class LogWorkQueue:
+    """A work queue on *log*, of which it is the one writer; exact in all it says.
+
+    What a method confirms is durable, a lease too: an attempt counts even if the worker's process dies at once.
+    Threads that call at the same time share commits. Raises the log's ``WriterBusyError`` where the queue is open
+    elsewhere, and :class:`DamagedQueueError` where the log is no queue's.
+    """
+
+    def __init__(self, log: Log, clock: Clock | None = None, *, snapshot_after: int = SNAPSHOT_AFTER) -> None:
+        self._log = log
+        self._clock = clock or SystemClock()
+        self._snapshot_after = snapshot_after
+        self._lock = threading.Lock()
+        self._closed = False
+        self._writer = log.writer("queue")
+        try:
+            self._state, self._since_snapshot = recover(log)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        return self._log.name
+
+    def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
+        with self._lock:
+            ready_at = self._after(delay) if delay else None
+            messages = [put_message(task, ready_at) for task in tasks]
+            if not messages:
+                return []
+            last = self._record(messages)
+            ids = range(last - len(messages) + 1, last + 1)
+            for task_id, task in zip(ids, tasks, strict=True):
+                self._state.put(task_id, task, ready_at)
+        self._confirm(last)
+        return ids
+
+    def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
+        with self._lock:
+            until = self._until(visibility)
+            self._mature()
+            tasks = self._state.next_ready(count)
+            if not tasks:
+                return []
+            number = self._apply(Leased([task.id for task in tasks], until))
+            leases = [Lease(task.id, task.body, task.attempts, str(number), until) for task in tasks]
+        self._confirm(number)
+        return leases
+
+    def extend(self, lease: Lease, *, visibility: float) -> Lease:
+        with self._lock:
+            until = self._until(visibility)
+            self._require(lease)
+            number = self._apply(Extended([lease.task_id], until))
+        self._confirm(number)
+        return Lease(lease.task_id, lease.body, lease.attempts, lease.token, until)
+
+    def ack(self, leases: Sequence[Lease]) -> None:
+        number = 0
+        with self._lock:
+            now = self._mature()
+            lost = [lease.task_id for lease in leases if not self._state.holds(lease.task_id, lease.token, now)]
+            held = {lease.task_id for lease in leases}.difference(lost)
+            if held:
+                number = self._apply(Acked(sorted(held)))
+        self._confirm(number)
+        if lost:
+            raise LeaseLostError(f"{len(lost)} leases, of task {lost[0]} first, have run out or were settled already")
+
+    def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
+        with self._lock:
+            ready_at = self._after(delay)
+            self._require(lease)
+            number = self._apply(Nacked([lease.task_id], ready_at))
+        self._confirm(number)
+
+    def dead_letter(self, lease: Lease, *, cause: str) -> None:
+        with self._lock:
+            self._require(lease)
+            number = self._apply(Died([lease.task_id], self._clock.now(), cause))
+        self._confirm(number)
+
+    def depth(self) -> Depth:
+        with self._lock:
+            now = self._mature()
+            count = self._state.count
+            return Depth(count(READY), count(LEASED), count(DELAYED), count(DEAD), exact=True, as_of=now)
+
+    def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
+        with self._lock:
+            tasks = [task for task in self._state.dead() if task.id > after]
+            return [DeadTask(task.id, task.body, task.attempts, task.cause, task.due) for task in tasks[:limit]]
+
+    def redrive(self, task_ids: Sequence[int] | None = None) -> int:
+        with self._lock:
+            wanted = None if task_ids is None else set(task_ids)
+            ids = [task.id for task in self._state.dead() if wanted is None or task.id in wanted]
+            if not ids:
+                return 0
+            number = self._apply(Redriven(ids))
+        self._confirm(number)
+        return len(ids)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _apply(self, event: Event) -> int:
+        """Record *event* and change the state by it; the id of its message."""
+        number = self._record([event_message(event)])
+        self._state.apply(event, number)
+        return number
+
+    def _record(self, messages: list[Message]) -> int:
+        """Append *messages*; the id of the last one. They are in order, but durable only once confirmed."""
+        if self._closed:
+            raise QueueError(f"the queue {self.name!r} is closed; open it again")
+        ids = self._writer.append_nowait(messages)
+        assert ids is not None
+        self._since_snapshot += len(messages)
+        return ids.last
+
+    def _confirm(self, number: int) -> None:
+        """Wait until everything up to message *number* is durable. The lock is not held: callers share the commit."""
+        self._writer.durable(number)
+        if self._since_snapshot >= self._snapshot_after:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        with self._lock:
+            if self._closed or self._since_snapshot < max(self._snapshot_after, 2 * len(self._state)):
+                return
+            messages = snapshot_messages(self._state)
+            last = self._record(messages)
+            self._since_snapshot = 0
+        self._writer.durable(last)
+        self._log.set_pointer(POINTER, last - len(messages))
+
+    def _mature(self) -> int:
+        now = self._clock.now()
+        self._state.mature(now)
+        return now
+
+    def _require(self, lease: Lease) -> None:
+        if not self._state.holds(lease.task_id, lease.token, self._mature()):
+            raise LeaseLostError(f"the lease of task {lease.task_id} has run out or was settled; drop the result")
+
+    def _until(self, visibility: float) -> int:
+        if visibility <= 0:
+            raise QueueInputError(f"a lease needs a visibility above 0 seconds, not {visibility}")
+        return self._after(visibility)
+
+    def _after(self, seconds: float) -> int:
+        if seconds < 0:
+            raise QueueInputError(f"a delay is 0 seconds or more, not {seconds}")
+        return self._clock.now() + round(seconds * MICROSECONDS)

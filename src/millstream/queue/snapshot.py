@@ -1,0 +1,72 @@
+"""Snapshots of a queue's state in its own log, so that opening a queue does not read its whole history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from millstream.core.message import Message
+from millstream.log import Log
+from millstream.queue.events import (
+    PUT,
+    DamagedQueueError,
+    KeptTask,
+    Snapshot,
+    event_message,
+    read_event,
+    ready_at,
+)
+from millstream.queue.state import QueueState
+
+POINTER = "snapshot"
+"""The consumer whose pointer stands just before the first part of the last whole snapshot."""
+
+_PART_BYTES = 512 * 1024
+
+
+def snapshot_messages(state: QueueState) -> list[Message]:
+    """*state* as messages of about half a MiB, to be appended in one call."""
+    parts = list(_parts(state.keep()))
+    return [event_message(Snapshot(number, len(parts), tasks)) for number, tasks in enumerate(parts, 1)]
+
+
+def recover(log: Log) -> tuple[QueueState, int]:
+    """The state that the messages of *log* add up to, and how many of them stand after the last snapshot.
+
+    Raises :class:`DamagedQueueError` where they do not add up.
+    """
+    state, read = QueueState(), 0
+    pointer = log.pointer(POINTER)
+    messages = (message for batch in log.read(pointer + 1) for message in batch)
+    if pointer:
+        _restore(state, messages)
+    for message in messages:
+        read += 1
+        if message.key == PUT:
+            state.put(message.id, message.body, ready_at(message))
+        else:
+            state.apply(read_event(message), message.id)
+    return state, read
+
+
+def _restore(state: QueueState, messages: Iterator[Message]) -> None:
+    parts = expected = 1
+    while expected <= parts:
+        message = next(messages, None)
+        event = read_event(message) if message is not None and message.key != PUT else None
+        if not isinstance(event, Snapshot) or event.part != expected:
+            raise DamagedQueueError(f"part {expected} of the last snapshot of the queue is missing; restore its log")
+        state.restore(event.tasks)
+        parts, expected = event.parts, expected + 1
+
+
+def _parts(tasks: Iterable[KeptTask]) -> Iterator[list[KeptTask]]:
+    """The tasks in lists of about equal size; at least one list, if an empty one."""
+    part: list[KeptTask] = []
+    size = 0
+    for task in tasks:
+        part.append(task)
+        size += len(task.body) + 100
+        if size >= _PART_BYTES:
+            yield part
+            part, size = [], 0
+    yield part

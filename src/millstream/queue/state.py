@@ -1,0 +1,157 @@
+"""The state of a work queue: which task stands where. A pure state machine without time, storage or threads."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from millstream.queue.events import (
+    Acked,
+    DamagedQueueError,
+    Died,
+    Event,
+    Extended,
+    KeptTask,
+    Leased,
+    Nacked,
+    Redriven,
+    Snapshot,
+    TaskEvent,
+)
+
+READY, DELAYED, LEASED, DEAD = "ready", "delayed", "leased", "dead"
+
+
+@dataclass(slots=True)
+class Task:
+    """One task that is not done. ``due`` is when its delay or lease ends, or when it died (microseconds)."""
+
+    id: int
+    body: bytes
+    state: str
+    attempts: int = 0
+    due: int = 0
+    token: int = 0
+    cause: str = ""
+
+
+class QueueState:
+    """All tasks that are not done.
+
+    Methods apply what has been decided and recorded; whether a lease is current is asked before, with :meth:`holds`.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, Task] = {}
+        self._ready: OrderedDict[int, Task] = OrderedDict()
+        self._timers: list[tuple[int, int]] = []  # (due, id) of delays and leases; outdated ones are skipped
+        self._counts = {READY: 0, DELAYED: 0, LEASED: 0, DEAD: 0}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def count(self, state: str) -> int:
+        """How many tasks are in *state*."""
+        return self._counts[state]
+
+    def mature(self, now: int) -> None:
+        """Make ready what was delayed, or leased, until *now* (microseconds)."""
+        while self._timers and self._timers[0][0] <= now:
+            due, task_id = heapq.heappop(self._timers)
+            task = self._tasks.get(task_id)
+            if task is not None and task.due == due and task.state in (DELAYED, LEASED):
+                self._move(task, READY)
+
+    def next_ready(self, count: int) -> list[Task]:
+        """The *count* tasks that have been ready longest."""
+        return list(islice(self._ready.values(), count))
+
+    def holds(self, task_id: int, token: str, now: int) -> bool:
+        """Whether the lease *token* of a task is current at *now* (microseconds)."""
+        task = self._tasks.get(task_id)
+        return task is not None and task.state == LEASED and str(task.token) == token and task.due > now
+
+    def get(self, task_id: int) -> Task | None:
+        """The task, if it is not done."""
+        return self._tasks.get(task_id)
+
+    def dead(self) -> list[Task]:
+        """The dead tasks, by id."""
+        return sorted((task for task in self._tasks.values() if task.state == DEAD), key=lambda task: task.id)
+
+    def put(self, task_id: int, body: bytes, ready_at: int | None) -> None:
+        """Add a task, ready at once or at *ready_at* (microseconds)."""
+        if ready_at is None:
+            self._add(Task(task_id, body, READY))
+        else:
+            self._add(Task(task_id, body, DELAYED, due=ready_at))
+
+    def apply(self, event: Event, message_id: int) -> None:
+        """Apply *event*, which is message *message_id*. Raises :class:`DamagedQueueError` where its task is gone."""
+        if isinstance(event, Snapshot):
+            return  # it says what all other messages have said
+        for task_id in event.ids:
+            task = self._tasks.get(task_id)
+            if task is None:
+                raise DamagedQueueError(
+                    f"message {message_id} of the queue's log speaks of task {task_id}, which is done or was never put"
+                )
+            self._apply(event, task, message_id)
+
+    def _apply(self, event: TaskEvent, task: Task, message_id: int) -> None:
+        match event:
+            case Leased(_, until):
+                task.attempts += 1
+                task.token = message_id
+                self._move(task, LEASED, until)
+            case Extended(_, until):
+                self._move(task, LEASED, until)
+            case Acked():
+                self._leave(task)
+                del self._tasks[task.id]
+            case Nacked(_, ready_at):
+                self._move(task, DELAYED, ready_at)
+            case Died(_, at, cause):
+                task.cause = cause
+                self._move(task, DEAD, at)
+            case Redriven():
+                task.attempts, task.cause = 0, ""
+                self._move(task, READY)
+
+    def keep(self) -> Iterator[KeptTask]:
+        """Everything, for a snapshot; ready tasks in their order."""
+        yield from (_kept(task) for task in self._ready.values())
+        yield from (_kept(task) for task in self._tasks.values() if task.state != READY)
+
+    def restore(self, tasks: Iterable[KeptTask]) -> None:
+        """Add the tasks of a snapshot."""
+        for kept in tasks:
+            self._add(Task(kept.id, kept.body, kept.state, kept.attempts, kept.due, kept.token, kept.cause))
+
+    def _add(self, task: Task) -> None:
+        self._tasks[task.id] = task
+        self._enter(task)
+
+    def _move(self, task: Task, state: str, due: int = 0) -> None:
+        self._leave(task)
+        task.state, task.due = state, due
+        self._enter(task)
+
+    def _enter(self, task: Task) -> None:
+        self._counts[task.state] += 1
+        if task.state == READY:
+            self._ready[task.id] = task
+        elif task.state != DEAD:
+            heapq.heappush(self._timers, (task.due, task.id))
+
+    def _leave(self, task: Task) -> None:
+        self._counts[task.state] -= 1
+        if task.state == READY:
+            del self._ready[task.id]
+
+
+def _kept(task: Task) -> KeptTask:
+    return KeptTask(task.id, task.body, task.state, task.attempts, task.due, task.token, task.cause)
