@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,7 +84,7 @@ def from_messages(messages: Sequence[Message]) -> Columns:
         received, unstamped = _times([m.received_at for m in messages])
         event, undated = _times([m.event_time for m in messages])
         return Columns(
-            body=pa.array([m.body for m in messages], pa.binary()),
+            body=pa.array(_only(bytes, [m.body for m in messages]), pa.binary()),
             received_at=received,
             event_time=event,
             source=_texts([m.source for m in messages]),
@@ -163,13 +164,23 @@ def _event_time(part: Columns) -> Times:
 
 def _times(values: list[int | None]) -> tuple[Times, npt.NDArray[np.bool_] | None]:
     first = values[0]
-    if values.count(first) == len(values):
-        return (None if first is None else np.int64(first).item()), None
+    if values.count(first) == len(values) and (first is None or -(2**63) <= first < 2**63):
+        return (None if first is None else operator.index(first)), None
     return _time_column(pa.array(values, pa.int64()))
 
 
 def _texts(values: list[str]) -> Any:
-    return pa.array(values, pa.string()) if any(values) else None
+    return pa.array(_only(str, values), pa.string()) if any(values) else None
+
+
+def _only(kind: type, values: list[Any]) -> list[Any]:
+    """*values*, all of which must be of *kind*: Arrow alone would take text for bytes and bytes for text."""
+    if set(map(type, values)) != {kind}:
+        wrong = next(value for value in values if type(value) is not kind)
+        raise LogInputError(
+            f"bodies are bytes, keys and sources are text; {str(wrong)[:80]!r} is {type(wrong).__name__}"
+        )
+    return values
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:

@@ -94,8 +94,7 @@ def _merge(packs: Iterable[Pack], now: int, spec: LogSpec) -> Iterator[Columns]:
         if group and (count > spec.block_messages or size > spec.block_bytes):
             yield _join(group, now)
             group, count, size = [], pack.count, pack.size
-        if pack.count:
-            group.append(pack)
+        group.append(pack)
     if group:
         yield _join(group, now)
 

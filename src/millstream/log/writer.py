@@ -78,7 +78,8 @@ class Writer:
         """Store *messages* and return their ids once they are durable; all of them are stored, or none.
 
         With *sequence* (1, 2, 3 … of this producer) a call is safe to repeat: what has been stored is not stored
-        again, and None is returned. Raises :class:`LogInputError`, :class:`FencedError`, :class:`WriterFailedError`.
+        again, and None is returned. An empty call stores nothing, not even its sequence. Raises
+        :class:`LogInputError`, :class:`FencedError`, :class:`WriterFailedError`.
         """
         ids = self._enqueue(make_pack(messages, sequence))
         self.durable(self._given if ids is None else ids.last)
@@ -159,9 +160,8 @@ class Writer:
                 return None
             ids = IdRange(self._given + 1, self._given + pack.count)
             self._given = ids.last
-            if pack.sequence is not None:
-                self._given_sequence = pack.sequence
-            if pack.count or pack.sequence is not None:
+            if pack.count:
+                self._given_sequence = pack.sequence or self._given_sequence
                 self._pending.append(pack)
                 self._pending_bytes += pack.size
             return ids
@@ -205,7 +205,7 @@ class Writer:
         sequence = max((pack.sequence for pack in packs if pack.sequence is not None), default=None)
         origin = Origin(self._spec.name, self._lease.epoch, self._producer, sequence or 0)
         blocks = encode_packs(packs, previous + 1, now, self._spec, origin)
-        last = blocks[-1].header.last_id if blocks else previous
+        last = blocks[-1].header.last_id
         commit = Commit(self._lease.epoch, previous, last, now, blocks, self._producer, sequence)
         self._backend.commit(self._spec.name, commit)
         self._received_at = now
