@@ -12,28 +12,66 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millstream.anchoring.cas import Cas, MemoryCas
-    from millstream.anchoring.errors import AnchoringError
+    from millstream.anchoring.errors import AnchoringError, NotAnchoredError, ObservationBlockedError, ProofError
+    from millstream.anchoring.index import AnchorIndex
+    from millstream.anchoring.journal import Journal
+    from millstream.anchoring.ledger import Ledger, LedgerEntry, MemoryLedger
     from millstream.anchoring.local_cas import LocalCas
+    from millstream.anchoring.log_ledger import LogLedger
+    from millstream.anchoring.observer import Observer
+    from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
+    from millstream.anchoring.prover import prove
     from millstream.anchoring.records import BatchHeader, EncodedBatch, encode_batch
+    from millstream.anchoring.replaying import Replay, replay
+    from millstream.anchoring.states import BatchState, BatchStatus
+    from millstream.anchoring.writer import BatchWriter, CutLimits
 
-_HOMES = {
-    "AnchoringError": "errors",
-    "BatchHeader": "records",
-    "Cas": "cas",
-    "EncodedBatch": "records",
-    "LocalCas": "local_cas",
-    "MemoryCas": "cas",
-    "encode_batch": "records",
+_MODULES = {
+    "cas": ("Cas", "MemoryCas"),
+    "errors": ("AnchoringError", "NotAnchoredError", "ObservationBlockedError", "ProofError"),
+    "index": ("AnchorIndex",),
+    "journal": ("Journal",),
+    "ledger": ("Ledger", "LedgerEntry", "MemoryLedger"),
+    "local_cas": ("LocalCas",),
+    "log_ledger": ("LogLedger",),
+    "observer": ("Observer",),
+    "proof": ("Replica", "VerifiedProof", "verify_proof"),
+    "prover": ("prove",),
+    "records": ("BatchHeader", "EncodedBatch", "encode_batch"),
+    "replaying": ("Replay", "replay"),
+    "states": ("BatchState", "BatchStatus"),
+    "writer": ("BatchWriter", "CutLimits"),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "AnchorIndex",
     "AnchoringError",
     "BatchHeader",
+    "BatchState",
+    "BatchStatus",
+    "BatchWriter",
     "Cas",
+    "CutLimits",
     "EncodedBatch",
+    "Journal",
+    "Ledger",
+    "LedgerEntry",
     "LocalCas",
+    "LogLedger",
     "MemoryCas",
+    "MemoryLedger",
+    "NotAnchoredError",
+    "ObservationBlockedError",
+    "Observer",
+    "ProofError",
+    "Replay",
+    "Replica",
+    "VerifiedProof",
     "encode_batch",
+    "prove",
+    "replay",
+    "verify_proof",
 ]
 
 

@@ -4,7 +4,7 @@
 
     AnchoringError
     ├── BatchFormatError      a batch, manifest or line breaks the rules of its format (InputError)
-    ├── BatchConflictError    the batch id is known with other messages (InputError)
+    ├── JournalBusyError      another process is cutting batches (BusyError)
     ├── CasError              content-addressed storage
     │   ├── CasNotFoundError    no such file (NotFoundError)
     │   ├── CasDamagedError     the bytes do not hash to their name
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from millstream.core.errors import InputError, MillstreamError, NotFoundError
+from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
 
 
 class AnchoringError(MillstreamError):
@@ -31,8 +31,8 @@ class BatchFormatError(AnchoringError, InputError):
     """The bytes break the rules of the records format (docs/formats/records.md)."""
 
 
-class BatchConflictError(AnchoringError, InputError):
-    """A batch of this id was added before, with other messages in it."""
+class JournalBusyError(AnchoringError, BusyError):
+    """Another process is cutting batches from the same journal; try again when it has finished."""
 
 
 class CasError(AnchoringError):

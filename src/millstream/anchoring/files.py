@@ -1,0 +1,145 @@
+"""The ``records`` protocol, second half: batches and rejects packed into files, and read back line by line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from millstream.anchoring.errors import BatchFormatError
+from millstream.anchoring.manifest import MAX_FILE_BYTES
+from millstream.anchoring.merkle import leaf_hash, merkle_root
+from millstream.anchoring.records import BatchHeader, EncodedBatch, decode_header, decode_message
+from millstream.core.canonical import MAX_SAFE_INTEGER
+
+_REASON = re.compile(r"[a-z_]{1,40}")
+
+
+class PackedFile(msgspec.Struct, frozen=True):
+    """The bytes of a file, and how many entries (batches or rejects) and messages it holds."""
+
+    data: bytes
+    entries: int
+    messages: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A batch on its way into a file: header line and message lines (with their newlines), and the messages' count."""
+
+    header_line: bytes
+    lines: bytes
+    messages: int
+
+    @property
+    def size(self) -> int:
+        """The bytes it takes in a file."""
+        return len(self.header_line) + 1 + len(self.lines)
+
+
+class StoredBatch(msgspec.Struct, frozen=True):
+    """A batch as it lies in a batch file, from byte ``offset`` on for ``size`` bytes; lines without newlines."""
+
+    header: BatchHeader
+    header_line: bytes
+    lines: Sequence[bytes]
+    offset: int
+    size: int
+
+
+class RejectLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message that is in no batch; members stand in the order of their names."""
+
+    reason: str
+    rejected: int
+
+
+_encoder = msgspec.json.Encoder()
+_reject_decoder = msgspec.json.Decoder(RejectLine)
+
+
+def pack_batches(parts: Iterable[Part], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:
+    """*parts* in files of at most *limit* bytes, never splitting one. A part is at most *limit* bytes by itself."""
+    chunks, size, entries, messages = list[bytes](), 0, 0, 0
+    for part in parts:
+        if entries and size + part.size > limit:
+            yield PackedFile(b"".join(chunks), entries, messages)
+            chunks, size, entries, messages = [], 0, 0, 0
+        chunks += (part.header_line, b"\n", part.lines)
+        size, entries, messages = size + part.size, entries + 1, messages + part.messages
+    if entries:
+        yield PackedFile(b"".join(chunks), entries, messages)
+
+
+def pack_rejects(rejects: Iterable[tuple[int, str]], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:
+    """*rejects* (message id, reason), ascending by id, in files of at most *limit* bytes."""
+    lines, size = list[bytes](), 0
+    for number, reason in rejects:
+        line = _encoder.encode(RejectLine(reason, number)) + b"\n"
+        if lines and size + len(line) > limit:
+            yield PackedFile(b"".join(lines), len(lines), 0)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line)
+    if lines:
+        yield PackedFile(b"".join(lines), len(lines), 0)
+
+
+def split_batches(data: bytes) -> Iterator[StoredBatch]:
+    """The batches of a batch file; message lines are cut out, not read. Raises :class:`BatchFormatError`."""
+    lines, at, offset = _lines(data), 0, 0
+    while at < len(lines):
+        header = decode_header(lines[at])
+        own = lines[at + 1 : at + 1 + header.count]
+        if len(own) != header.count:
+            name = header.batch[:80]
+            raise BatchFormatError(f"batch {name!r} counts {header.count} messages, but {len(own)} lines follow")
+        size = len(lines[at]) + 1 + sum(map(len, own)) + len(own)
+        yield StoredBatch(header, lines[at], own, offset, size)
+        at, offset = at + 1 + header.count, offset + size
+
+
+def message_ids(batch: StoredBatch) -> list[int]:
+    """The ids of the messages of *batch*, after a check of every line and of the root over them.
+
+    Raises :class:`BatchFormatError`.
+    """
+    if merkle_root([leaf_hash(line) for line in batch.lines]).hex() != batch.header.root:
+        raise BatchFormatError(f"the messages of batch {batch.header.batch[:80]!r} are not those under its Merkle root")
+    return [decode_message(line).id for line in batch.lines]
+
+
+def checked_batch(batch: EncodedBatch) -> EncodedBatch:
+    """*batch*, after a check that its lines and ids are what its header says. Raises :class:`BatchFormatError`."""
+    stored = StoredBatch(batch.header, batch.header_line, _lines(batch.lines), 0, len(batch.lines))
+    decode_header(stored.header_line)
+    if len(stored.lines) != batch.header.count or tuple(message_ids(stored)) != tuple(batch.ids):
+        raise BatchFormatError(f"batch {batch.batch[:80]!r} does not hold the messages that its header and ids say")
+    return batch
+
+
+def read_rejects(data: bytes) -> Iterator[RejectLine]:
+    """The rejects of a reject file. Raises :class:`BatchFormatError`."""
+    for line in _lines(data):
+        try:
+            reject = _reject_decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BatchFormatError(f"not a reject: {error}") from error
+        if _encoder.encode(reject) != line:
+            raise BatchFormatError(f"the line of reject {reject.rejected} is not canonical JSON")
+        if not 0 < reject.rejected <= MAX_SAFE_INTEGER or not _REASON.fullmatch(reject.reason):
+            raise BatchFormatError(f"reject {reject.rejected} has an id or a reason that is not allowed")
+        yield reject
+
+
+def check_reason(reason: str) -> str:
+    """*reason*, which must be 1 to 40 of a–z and "_". Raises :class:`BatchFormatError`."""
+    if not _REASON.fullmatch(reason):
+        raise BatchFormatError(f"{reason[:80]!r} is no reason for a reject: 1 to 40 characters of a-z and '_'")
+    return reason
+
+
+def _lines(data: bytes) -> list[bytes]:
+    if not data.endswith(b"\n"):
+        raise BatchFormatError("the last line of the file has no newline: the file was cut short or never whole")
+    return data[:-1].split(b"\n")

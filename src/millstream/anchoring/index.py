@@ -1,0 +1,338 @@
+"""The observer's index: what every anchor was found to hold, and where each message lies.
+
+It can be thrown away and built again from the ledger and content-addressed storage. Message ids are kept as one sorted
+array an anchor (little-endian uint64), with the ordinals of their batches beside it, not as a row a message.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import sqlalchemy as sa
+
+from millstream.anchoring.content import AnchorContent
+from millstream.anchoring.database import chunks, metadata, writing
+from millstream.anchoring.ledger import LedgerEntry
+
+_anchors = sa.Table(
+    "anchor_index_anchors",
+    metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False),
+    sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("time", sa.BigInteger, nullable=False),
+    sa.Column("anchor_string", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("log", sa.Text),
+    sa.Column("manifest", sa.Text),
+    sa.Column("batches", sa.Integer, nullable=False, default=0),
+    sa.Column("messages", sa.Integer, nullable=False, default=0),
+    sa.Column("rejects", sa.Integer, nullable=False, default=0),
+    sa.Column("first_id", sa.BigInteger),
+    sa.Column("last_id", sa.BigInteger),
+    sa.Column("ids", sa.LargeBinary),
+    sa.Column("ordinals", sa.LargeBinary),
+    sa.Column("leaves", sa.LargeBinary),
+    sa.Column("reject_ids", sa.LargeBinary),
+    sa.Column("reject_reasons", sa.Text),
+    sa.Index("anchor_index_ranges", "log", "first_id", "last_id"),
+)
+
+_batches = sa.Table(
+    "anchor_index_batches",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("log", sa.Text, nullable=False),
+    sa.Column("batch", sa.Text, nullable=False),
+    sa.Column("uri", sa.Text, nullable=False),
+    sa.Column("offset", sa.Integer, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Index("anchor_index_batch", "log", "batch"),
+)
+
+
+class AnchorStatus(msgspec.Struct, frozen=True):
+    """What the observer found under one anchor; ``reason`` says why it is invalid as a whole, None where it is not.
+
+    ``batches``, ``messages`` and ``rejects`` count what is valid in it.
+    """
+
+    number: int
+    hash: str
+    time: int
+    anchor_string: str
+    reason: str | None
+    log: str | None
+    manifest: str | None
+    batches: int
+    messages: int
+    rejects: int
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where an anchored batch lies: in which anchor, as which of its batches, and in which bytes of which file."""
+
+    number: int
+    ordinal: int
+    batch: str
+    uri: str
+    offset: int
+    size: int
+    reason: str | None = None
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """How much has been observed; ``invalid_batches`` lie in anchors that are valid otherwise."""
+
+    anchors: int
+    invalid_anchors: int
+    batches: int
+    invalid_batches: int
+    messages: int
+    rejects: int
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A batch id and its message ids, to be screened against what is anchored."""
+
+    batch: str
+    ids: Sequence[int]
+
+
+class AnchorIndex:
+    """The index in a database. Thread-safe; *engine* is an SQLAlchemy engine, the tables are made where absent."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        metadata.create_all(engine, [_anchors, _batches])
+
+    def position(self) -> tuple[int, str] | None:
+        """Number and hash of the last entry that was observed; None before the first."""
+        query = sa.select(_anchors.c.number, _anchors.c.hash).order_by(_anchors.c.number.desc()).limit(1)
+        row = self._row(query)
+        return None if row is None else (row.number, row.hash)
+
+    def record_invalid(self, entry: LedgerEntry, reason: str) -> None:
+        """Write down that *entry* is invalid as a whole, for good."""
+        self._record(entry, {"reason": reason}, [])
+
+    def record(self, entry: LedgerEntry, content: AnchorContent, refused: Mapping[int, str]) -> None:
+        """Write down what *entry* holds; *refused* gives the reasons of its invalid batches by their ordinal."""
+        log = content.manifest.log
+        rows = [
+            {
+                "number": entry.number,
+                "ordinal": ordinal,
+                "log": log,
+                "batch": batch.batch,
+                "uri": batch.uri,
+                "offset": batch.offset,
+                "size": batch.size,
+                "reason": refused.get(ordinal),
+            }
+            for ordinal, batch in enumerate(content.batches)
+        ]
+        self._record(entry, _anchor_values(content, refused), rows)
+
+    def screen(self, log: str, members: Sequence[Member]) -> dict[int, str]:
+        """Why some of *members*, anchored now in this order, would be invalid: reasons by ordinal.
+
+        The first one holds: a batch id, or a message, that lies in a valid batch of an anchor or before it in
+        *members* makes the later batch invalid.
+        """
+        ids, _ = _flat([member.ids for member in members])
+        unique = np.unique(ids)
+        messages = self._holders(log, unique)
+        batches = self._anchored_batches(log, [member.batch for member in members])
+        distinct = len({member.batch for member in members}) == len(members)
+        if not messages and not batches and distinct and len(unique) == len(ids):
+            return {}
+        return _refusals(members, messages, batches)
+
+    def locate(self, log: str, message_id: int) -> Location | None:
+        """The valid batch that holds the message; None where no anchor has it."""
+        for number, stored, ordinals in self._arrays(log, message_id, message_id):
+            at = int(np.searchsorted(stored, message_id))
+            if at < len(stored) and stored[at] == message_id:
+                return self._location(number, int(np.frombuffer(ordinals, "<u4")[at]))
+        return None
+
+    def find_batch(self, log: str, batch: str) -> Sequence[Location]:
+        """Every place where the batch id is anchored, in order; all but the first are invalid."""
+        query = _locations().where(_batches.c.log == log, _batches.c.batch == batch)
+        return [Location(*row) for row in self._rows(query.order_by(_batches.c.number, _batches.c.ordinal))]
+
+    def reject_reason(self, log: str, message_id: int) -> tuple[int, str] | None:
+        """The first anchor whose rejects hold the message, and the reason."""
+        columns = (_anchors.c.number, _anchors.c.reject_ids, _anchors.c.reject_reasons)
+        query = sa.select(*columns).where(_anchors.c.log == log, _anchors.c.rejects > 0)
+        for number, ids, reasons in self._rows(query.order_by(_anchors.c.number)):
+            stored = np.frombuffer(ids, "<u8")
+            at = int(np.searchsorted(stored, message_id))
+            if at < len(stored) and stored[at] == message_id:
+                return number, reasons.split("\n")[at]
+        return None
+
+    def leaves(self, number: int) -> Sequence[bytes]:
+        """The leaf hashes of all batches of an anchor, in order."""
+        row = self._row(sa.select(_anchors.c.leaves).where(_anchors.c.number == number))
+        blob = b"" if row is None else row.leaves
+        return [blob[at : at + 32] for at in range(0, len(blob), 32)]
+
+    def anchor(self, number: int) -> AnchorStatus | None:
+        """What was found under anchor *number*; None where it has not been observed."""
+        row = self._row(_statuses().where(_anchors.c.number == number))
+        return None if row is None else AnchorStatus(*row)
+
+    def refused(self, number: int) -> dict[str, str]:
+        """The invalid batches of an anchor that is valid otherwise: reason by batch id."""
+        return {location.batch: location.reason for location in self._refused(number) if location.reason is not None}
+
+    def invalid(self) -> Iterator[tuple[int, str | None, str]]:
+        """All that is invalid, in order: anchor number, batch id (None for a whole anchor), reason."""
+        query = _statuses().where(_anchors.c.reason.is_not(None)).order_by(_anchors.c.number)
+        whole = [(row.number, None, row.reason) for row in self._rows(query)]
+        single = [(found.number, found.batch, found.reason or "") for found in self._refused()]
+        yield from sorted([*whole, *single], key=lambda item: item[0])
+
+    def totals(self) -> Totals:
+        """How much has been observed."""
+        count, column = sa.func.count, _anchors.c
+        sums = [sa.func.coalesce(sa.func.sum(each), 0) for each in (column.batches, column.messages, column.rejects)]
+        anchors = self._rows(sa.select(count(column.number), count(column.reason), *sums))[0]
+        refused = self._rows(sa.select(count(_batches.c.reason)))[0][0]
+        return Totals(anchors[0], anchors[1], anchors[2], refused, anchors[3], anchors[4])
+
+    def rows(self, number: int) -> tuple[Sequence[Any], Sequence[Any]]:
+        """All that is stored of an anchor (its row; its batches' rows), to compare two indexes."""
+        own = self._rows(sa.select(_anchors).where(_anchors.c.number == number))
+        batches = sa.select(_batches).where(_batches.c.number == number).order_by(_batches.c.ordinal)
+        return [tuple(row) for row in own], [tuple(row) for row in self._rows(batches)]
+
+    def numbers(self) -> Sequence[int]:
+        """The numbers of all anchors that any row speaks of, in order."""
+        query = sa.union(sa.select(_anchors.c.number), sa.select(_batches.c.number))
+        return sorted(row[0] for row in self._rows(query))
+
+    def _record(self, entry: LedgerEntry, values: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> None:
+        own = {f: getattr(entry, f) for f in ("number", "hash", "time", "anchor_string")}
+        with writing(self._engine) as connection:
+            last = connection.execute(sa.select(sa.func.max(_anchors.c.number))).scalar_one()
+            if (last or 0) >= entry.number:
+                return  # another observer of the same database was faster
+            connection.execute(_anchors.insert(), [{**own, **values}])
+            if batches:
+                connection.execute(_batches.insert(), batches)
+
+    def _arrays(self, log: str, low: int, high: int) -> Iterator[tuple[int, np.ndarray[Any, Any], bytes]]:
+        columns = _anchors.c
+        query = sa.select(columns.number, columns.ids, columns.ordinals).where(
+            columns.log == log, columns.first_id <= high, columns.last_id >= low
+        )
+        for number, ids, ordinals in self._rows(query.order_by(columns.number)):
+            yield number, np.frombuffer(ids, "<u8"), ordinals
+
+    def _holders(self, log: str, ids: np.ndarray[Any, Any]) -> dict[int, int]:
+        """The anchors that hold some of *ids* (sorted) already, by id."""
+        found: dict[int, int] = {}
+        if len(ids):
+            for number, stored, _ in self._arrays(log, int(ids[0]), int(ids[-1])):
+                hits = np.intersect1d(stored, ids, assume_unique=True)
+                found.update(dict.fromkeys(hits.tolist(), number))
+        return found
+
+    def _anchored_batches(self, log: str, names: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        column = _batches.c
+        for some in chunks(names):
+            query = sa.select(column.batch, column.number).where(column.log == log, column.batch.in_(some))
+            found.update((row.batch, row.number) for row in self._rows(query.where(column.reason.is_(None))))
+        return found
+
+    def _location(self, number: int, ordinal: int) -> Location | None:
+        row = self._row(_locations().where(_batches.c.number == number, _batches.c.ordinal == ordinal))
+        return None if row is None else Location(*row)
+
+    def _refused(self, number: int | None = None) -> Sequence[Location]:
+        query = _locations().where(_batches.c.reason.is_not(None))
+        if number is not None:
+            query = query.where(_batches.c.number == number)
+        return [Location(*row) for row in self._rows(query.order_by(_batches.c.number, _batches.c.ordinal))]
+
+    def _rows(self, query: Any) -> Sequence[Any]:
+        with self._engine.connect() as connection:
+            return connection.execute(query).all()
+
+    def _row(self, query: Any) -> Any:
+        return next(iter(self._rows(query)), None)
+
+
+def _statuses() -> sa.Select[Any]:
+    return sa.select(*[_anchors.c[name] for name in AnchorStatus.__struct_fields__])
+
+
+def _locations() -> sa.Select[Any]:
+    return sa.select(*[_batches.c[name] for name in Location.__struct_fields__])
+
+
+def _anchor_values(content: AnchorContent, refused: Mapping[int, str]) -> dict[str, Any]:
+    valid = [() if ordinal in refused else batch.ids for ordinal, batch in enumerate(content.batches)]
+    ids, ordinals = _flat(valid)
+    order = np.argsort(ids, kind="stable")
+    ids, ordinals = ids[order], ordinals[order]
+    return {
+        "log": content.manifest.log,
+        "manifest": content.manifest_cid,
+        "batches": len(content.batches) - len(refused),
+        "messages": len(ids),
+        "rejects": len(content.rejects),
+        "first_id": int(ids[0]) if len(ids) else None,
+        "last_id": int(ids[-1]) if len(ids) else None,
+        "ids": ids.tobytes(),
+        "ordinals": ordinals.tobytes(),
+        "leaves": b"".join(batch.leaf for batch in content.batches),
+        "reject_ids": np.array([reject.rejected for reject in content.rejects], "<u8").tobytes(),
+        "reject_reasons": "\n".join(reject.reason for reject in content.rejects),
+    }
+
+
+def _flat(groups: Sequence[Sequence[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """All ids of *groups* in one array, and beside it the number of the group that each comes from."""
+    sizes = np.fromiter(map(len, groups), np.int64, len(groups))
+    ids = np.fromiter(itertools.chain.from_iterable(groups), "<u8", int(sizes.sum()))
+    return ids, np.repeat(np.arange(len(groups), dtype="<u4"), sizes)
+
+
+def _refusals(members: Sequence[Member], messages: dict[int, int], batches: dict[str, int]) -> dict[int, str]:
+    refused: dict[int, str] = {}
+    seen_batches, seen_messages = set[str](), set[int]()
+    for ordinal, member in enumerate(members):
+        reason = _refusal(member, messages, batches, seen_batches, seen_messages)
+        if reason is not None:
+            refused[ordinal] = reason
+            continue
+        seen_batches.add(member.batch)
+        seen_messages.update(member.ids)
+    return refused
+
+
+def _refusal(
+    member: Member, messages: dict[int, int], batches: dict[str, int], seen_batches: set[str], seen_messages: set[int]
+) -> str | None:
+    if member.batch in batches:
+        return f"this batch id is in anchor {batches[member.batch]} already"
+    if member.batch in seen_batches:
+        return "this batch id stands twice in one anchor"
+    if len(set(member.ids)) != len(member.ids):
+        return "a message stands twice in this batch"
+    for number in member.ids:
+        if number in messages:
+            return f"message {number} is in a batch of anchor {messages[number]} already"
+        if number in seen_messages:
+            return f"message {number} is in another batch of the same anchor"
+    return None

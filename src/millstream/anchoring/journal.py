@@ -1,0 +1,295 @@
+"""The journal: the durable state of every batch that was accepted, until it is observed and ever after.
+
+accepted → cut → anchored → observed, or rejected with a reason. Payloads are kept from ``add`` until the batch is
+observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import sqlalchemy as sa
+
+from millstream.anchoring import journal_tables as t
+from millstream.anchoring.database import chunks, metadata, writing
+from millstream.anchoring.errors import JournalBusyError
+from millstream.anchoring.files import Part, check_reason
+from millstream.anchoring.records import EncodedBatch
+from millstream.anchoring.states import (
+    Added,
+    BatchState,
+    BatchStatus,
+    Candidate,
+    Cut,
+    JournalTotals,
+    Plan,
+    Stream,
+)
+from millstream.core.canonical import canonical_json
+
+_ID_BYTES = 8
+
+
+class Journal:
+    """The journal in a database. Thread-safe; every call is one transaction and durable when it returns.
+
+    *engine* is an SQLAlchemy engine on SQLite; the tables are made where absent.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        metadata.create_all(engine, t.ALL)
+
+    def add(
+        self,
+        log: str,
+        config: Mapping[str, Any],
+        batches: Sequence[EncodedBatch],
+        rejects: Sequence[tuple[int, str]],
+    ) -> Added:
+        """Accept *batches* and *rejects* (message id, reason) of *log*, all or none; known ones are left as they are.
+
+        Raises :class:`BatchFormatError` for a reason that no reject file may hold.
+        """
+        reasons = {number: check_reason(reason) for number, reason in rejects}
+        given = {batch.batch: batch for batch in batches}
+        with writing(self._engine) as connection:
+            stream = _stream_number(connection, log, canonical_json(config).decode())
+            roots = _known_roots(connection, log, list(given))
+            new = [batch for name, batch in given.items() if name not in roots]
+            last = _insert_batches(connection, stream, log, new)
+            unknown = {number: reasons[number] for number in reasons.keys() - _known_rejects(connection, log, reasons)}
+            _insert_rejects(connection, stream, log, last, unknown)
+        conflicting = tuple(batch.batch for batch in batches if roots.get(batch.batch, batch.root) != batch.root)
+        known = len(batches) - len(new) - len(conflicting)
+        return Added(len(new), len(unknown), known, conflicting)
+
+    def streams(self) -> Sequence[Stream]:
+        """The streams that have accepted batches waiting, by log and configuration."""
+        waiting = sa.select(t.batches.c.stream).where(t.WAITING).distinct()
+        query = sa.select(t.streams).where(t.streams.c.stream.in_(waiting))
+        return [Stream(*row) for row in self._rows(query.order_by(t.streams.c.log, t.streams.c.config))]
+
+    def candidates(self, stream: Stream, limit: int) -> Sequence[Candidate]:
+        """The first *limit* accepted batches of *stream*, in the order of adding."""
+        query = sa.select(t.batches.c.seq, t.batches.c.batch, t.batches.c.size)
+        query = query.where(t.WAITING, t.batches.c.stream == stream.stream)
+        return [Candidate(*row) for row in self._rows(query.order_by(t.batches.c.seq).limit(limit))]
+
+    def message_ids(self, stream: Stream, last_seq: int) -> Iterator[list[int]]:
+        """The message ids of each accepted batch of *stream* up to *last_seq*, in the order of adding."""
+        query = sa.select(t.payloads.c.ids).join(t.batches, t.batches.c.seq == t.payloads.c.seq)
+        query = query.where(t.WAITING, t.batches.c.stream == stream.stream, t.batches.c.seq <= last_seq)
+        for row in self._rows(query.order_by(t.batches.c.seq)):
+            yield np.frombuffer(row.ids, "<u8").tolist()
+
+    def waiting_parts(self, stream: Stream, last_seq: int) -> Iterator[Part]:
+        """The accepted batches of *stream* up to *last_seq*, in the order of a manifest.
+
+        That is the order of start, source and batch id, so the same batches give the same files.
+        """
+        return self._parts(sa.and_(t.WAITING, t.batches.c.stream == stream.stream, t.batches.c.seq <= last_seq))
+
+    def cut_parts(self, cut: Cut) -> Iterator[Part]:
+        """The batches of *cut*, in the order of a manifest."""
+        return self._parts(t.batches.c.cut == cut.cut)
+
+    def waiting_rejects(self, stream: Stream, last_seq: int) -> Sequence[tuple[int, str]]:
+        """The rejects (message id, reason) of *stream* in no cut yet that were added up to *last_seq*, by id."""
+        return self._rejects(_waiting_rejects(stream, last_seq))
+
+    def cut_rejects(self, cut: Cut) -> Sequence[tuple[int, str]]:
+        """The rejects (message id, reason) of *cut*, by id."""
+        return self._rejects(t.rejects.c.cut == cut.cut)
+
+    def reject(self, reasons: Mapping[int, str]) -> None:
+        """Set accepted batches aside for good: reasons by place in the order of adding. Their payloads go."""
+        update = sa.update(t.batches).where(t.batches.c.seq == sa.bindparam("at"), t.WAITING)
+        with writing(self._engine) as connection:
+            connection.execute(
+                update.values(reason=sa.bindparam("why")), [{"at": seq, "why": why} for seq, why in reasons.items()]
+            )
+            for some in chunks(reasons):
+                connection.execute(sa.delete(t.payloads).where(t.payloads.c.seq.in_(some)))
+
+    def prepare(self, plan: Plan) -> Cut:
+        """Write the cut down before anything of it leaves this database.
+
+        Raises :class:`JournalBusyError` where another process has cut or added in between.
+        """
+        state, stream = BatchState.CUT, plan.stream.stream
+        with writing(self._engine) as connection:
+            if connection.execute(sa.select(t.cuts.c.cut).where(t.OPEN)).first() is not None:
+                raise JournalBusyError
+            values = (state, plan.anchor_string, plan.manifest, plan.ledger_after)
+            names = ("state", "anchor_string", "manifest", "ledger_after")
+            inserted = connection.execute(
+                sa.insert(t.cuts).values(stream=stream, **dict(zip(names, values, strict=True)))
+            )
+            cut = int(inserted.inserted_primary_key[0])  # type: ignore[index]
+            batches = sa.update(t.batches).where(
+                t.WAITING, t.batches.c.stream == stream, t.batches.c.seq <= plan.last_seq
+            )
+            rejects = sa.update(t.rejects).where(_waiting_rejects(plan.stream, plan.last_seq))
+            taken = [connection.execute(update.values(cut=cut)).rowcount for update in (batches, rejects)]
+            if taken != [plan.batches, plan.rejects]:
+                raise JournalBusyError
+        return Cut(cut, stream, *values, anchor=None)
+
+    def members(self, cut: Cut) -> Sequence[str]:
+        """The batch ids of *cut*."""
+        return [row.batch for row in self._rows(sa.select(t.batches.c.batch).where(t.batches.c.cut == cut.cut))]
+
+    def open_cuts(self) -> Sequence[Cut]:
+        """The cuts that are not observed yet, oldest first."""
+        columns = [t.cuts.c[name] for name in Cut.__struct_fields__]
+        rows = self._rows(sa.select(*columns).where(t.OPEN).order_by(t.cuts.c.cut))
+        return [msgspec.structs.replace(Cut(*row), state=BatchState(row.state)) for row in rows]
+
+    def anchored(self, cut: Cut, anchor: int) -> Cut:
+        """The ledger has the cut as entry number *anchor*."""
+        mine = sa.update(t.cuts).where(t.cuts.c.cut == cut.cut, t.OPEN)
+        with writing(self._engine) as connection:
+            connection.execute(mine.values(state=BatchState.ANCHORED, anchor=anchor))
+        return msgspec.structs.replace(cut, state=BatchState.ANCHORED, anchor=anchor)
+
+    def observed(self, cut: Cut, refused: Mapping[str, str]) -> None:
+        """The observer has read the cut back; *refused* gives the reasons of batches it found invalid. Payloads go."""
+        mine = t.batches.c.cut == cut.cut
+        refusal = sa.update(t.batches).where(mine, t.batches.c.batch == sa.bindparam("name"))
+        with writing(self._engine) as connection:
+            if refused:
+                values = [{"name": name, "why": why} for name, why in refused.items()]
+                connection.execute(refusal.values(reason=sa.bindparam("why")), values)
+            connection.execute(
+                sa.delete(t.payloads).where(t.payloads.c.seq.in_(sa.select(t.batches.c.seq).where(mine)))
+            )
+            connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(state=BatchState.OBSERVED))
+
+    def status(self, log: str, batch: str) -> BatchStatus | None:
+        """Where a batch stands; None where it was never added."""
+        query = sa.select(t.batches.c.reason, t.cuts.c.state, t.cuts.c.anchor).outerjoin_from(
+            t.batches, t.cuts, t.batches.c.cut == t.cuts.c.cut
+        )
+        rows = self._rows(query.where(t.batches.c.log == log, t.batches.c.batch == batch))
+        return _status(*rows[0]) if rows else None
+
+    def batch_of(self, log: str, message_id: int) -> str | None:
+        """The batch that holds the message and is not observed yet; None where there is none."""
+        query = sa.select(t.batches.c.batch, t.payloads.c.ids).join(t.payloads, t.batches.c.seq == t.payloads.c.seq)
+        with self._engine.connect() as connection:
+            for batch, ids in connection.execute(query.where(t.batches.c.log == log)):
+                if message_id in np.frombuffer(ids, "<u8"):
+                    return str(batch)
+        return None
+
+    def reject_reason(self, log: str, message_id: int) -> str | None:
+        """Why the message is in no batch; None where it was never rejected here."""
+        query = sa.select(t.rejects.c.reason).where(t.rejects.c.log == log, t.rejects.c.id == message_id)
+        return next((str(row.reason) for row in self._rows(query)), None)
+
+    def rejected(self) -> Sequence[tuple[str, str, str]]:
+        """All batches that were rejected: log, batch id, reason, in the order of adding."""
+        query = sa.select(t.batches.c.log, t.batches.c.batch, t.batches.c.reason).where(t.batches.c.reason.is_not(None))
+        return [(row.log, row.batch, row.reason) for row in self._rows(query.order_by(t.batches.c.seq))]
+
+    def totals(self) -> JournalTotals:
+        """How many batches stand in each state."""
+        columns = (t.batches.c.reason.is_not(None), t.cuts.c.state, sa.func.count())
+        query = sa.select(*columns).outerjoin_from(t.batches, t.cuts, t.batches.c.cut == t.cuts.c.cut)
+        counts = dict.fromkeys(map(str, BatchState), 0)
+        for rejected, state, count in self._rows(query.group_by(*columns[:2])):
+            counts[_status("" if rejected else None, state, None).state] += count
+        waiting = self._rows(sa.select(sa.func.count()).select_from(t.rejects).where(t.rejects.c.cut.is_(None)))[0][0]
+        return JournalTotals(**counts, waiting_rejects=waiting)
+
+    def _parts(self, chosen: sa.ColumnElement[bool]) -> Iterator[Part]:
+        query = sa.select(t.payloads.c.header, t.payloads.c.lines, sa.func.length(t.payloads.c.ids))
+        query = query.join(t.batches, t.batches.c.seq == t.payloads.c.seq).where(chosen)
+        with self._engine.connect() as connection:
+            for header, lines, size in connection.execute(
+                query.order_by(t.batches.c.start, t.batches.c.source, t.batches.c.batch)
+            ):
+                yield Part(header, lines, size // _ID_BYTES)
+
+    def _rejects(self, chosen: sa.ColumnElement[bool]) -> Sequence[tuple[int, str]]:
+        query = sa.select(t.rejects.c.id, t.rejects.c.reason).where(chosen)
+        return [(row.id, row.reason) for row in self._rows(query.order_by(t.rejects.c.id))]
+
+    def _rows(self, query: Any) -> Sequence[Any]:
+        with self._engine.connect() as connection:
+            return connection.execute(query).all()
+
+
+def _waiting_rejects(stream: Stream, last_seq: int) -> sa.ColumnElement[bool]:
+    return sa.and_(t.rejects.c.cut.is_(None), t.rejects.c.stream == stream.stream, t.rejects.c.seq <= last_seq)
+
+
+def _status(reason: str | None, state: str | None, anchor: int | None) -> BatchStatus:
+    if reason is not None:
+        return BatchStatus(BatchState.REJECTED, anchor, reason)
+    return BatchStatus(BatchState(state) if state else BatchState.ACCEPTED, anchor)
+
+
+def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
+    query = sa.select(t.streams.c.stream).where(t.streams.c.log == log, t.streams.c.config == config)
+    number = connection.execute(query).scalar()
+    if number is None:
+        inserted = connection.execute(sa.insert(t.streams).values(log=log, config=config))
+        number = inserted.inserted_primary_key[0]  # type: ignore[index]
+    return int(number)
+
+
+def _known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for some in chunks(names):
+        query = sa.select(t.batches.c.batch, t.batches.c.root).where(
+            t.batches.c.log == log, t.batches.c.batch.in_(some)
+        )
+        found.update((row.batch, row.root) for row in connection.execute(query))
+    return found
+
+
+def _known_rejects(connection: sa.Connection, log: str, numbers: Mapping[int, str]) -> set[int]:
+    found: set[int] = set()
+    for some in chunks(numbers):
+        query = sa.select(t.rejects.c.id).where(t.rejects.c.log == log, t.rejects.c.id.in_(some))
+        found.update(connection.execute(query).scalars())
+    return found
+
+
+def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
+    """Insert *batches* in order and return the last place that is taken after them."""
+    last = int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
+    rows, payloads = list[dict[str, Any]](), list[dict[str, Any]]()
+    for seq, batch in enumerate(batches, last + 1):
+        header, line = batch.header, batch.header_line
+        rows.append(
+            {
+                "seq": seq,
+                "stream": stream,
+                "log": log,
+                "batch": header.batch,
+                "source": header.source,
+                "start": header.start,
+                "size": len(line) + 1 + len(batch.lines),
+                "root": header.root,
+            }
+        )
+        ids = np.array(batch.ids, "<u8").tobytes()
+        payloads.append({"seq": seq, "ids": ids, "header": line, "lines": batch.lines})
+    if rows:
+        connection.execute(sa.insert(t.batches), rows)
+        connection.execute(sa.insert(t.payloads), payloads)
+    return last + len(rows)
+
+
+def _insert_rejects(connection: sa.Connection, stream: int, log: str, seq: int, reasons: Mapping[int, str]) -> None:
+    rows = [
+        {"log": log, "id": number, "stream": stream, "seq": seq, "reason": reason} for number, reason in reasons.items()
+    ]
+    if rows:
+        connection.execute(sa.insert(t.rejects), rows)

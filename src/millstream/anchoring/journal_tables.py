@@ -1,0 +1,73 @@
+"""The tables of the journal, in the node's database."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from millstream.anchoring.database import metadata
+from millstream.anchoring.states import BatchState
+
+_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+streams = sa.Table(
+    "anchor_streams",
+    metadata,
+    sa.Column("stream", _number, primary_key=True),
+    sa.Column("log", sa.Text, nullable=False),
+    sa.Column("config", sa.Text, nullable=False),
+    sa.UniqueConstraint("log", "config"),
+)
+batches = sa.Table(
+    "anchor_batches",
+    metadata,
+    sa.Column("seq", _number, primary_key=True, autoincrement=False),
+    sa.Column("stream", _number, nullable=False),
+    sa.Column("log", sa.Text, nullable=False),
+    sa.Column("batch", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("start", sa.BigInteger, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("root", sa.Text, nullable=False),
+    sa.Column("cut", _number),
+    sa.Column("reason", sa.Text),
+    sa.UniqueConstraint("log", "batch"),
+    sa.Index("anchor_batches_waiting", "cut", "reason", "stream", "seq"),
+)
+payloads = sa.Table(
+    "anchor_payloads",
+    metadata,
+    sa.Column("seq", _number, primary_key=True, autoincrement=False),
+    sa.Column("ids", sa.LargeBinary, nullable=False),
+    sa.Column("header", sa.LargeBinary, nullable=False),
+    sa.Column("lines", sa.LargeBinary, nullable=False),
+)
+rejects = sa.Table(
+    "anchor_rejects",
+    metadata,
+    sa.Column("log", sa.Text, primary_key=True),
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("stream", _number, nullable=False),
+    sa.Column("seq", _number, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("cut", _number),
+    sa.Index("anchor_rejects_waiting", "cut", "stream", "seq"),
+)
+cuts = sa.Table(
+    "anchor_cuts",
+    metadata,
+    sa.Column("cut", _number, primary_key=True),
+    sa.Column("stream", _number, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("anchor_string", sa.Text, nullable=False),
+    sa.Column("manifest", sa.LargeBinary, nullable=False),
+    sa.Column("ledger_after", sa.BigInteger, nullable=False),
+    sa.Column("anchor", sa.BigInteger),
+)
+
+WAITING = sa.and_(batches.c.cut.is_(None), batches.c.reason.is_(None))
+"""Batches that are accepted and in no cut yet."""
+
+OPEN = cuts.c.state != BatchState.OBSERVED
+"""Cuts that are under way."""
+
+ALL = [streams, batches, payloads, rejects, cuts]

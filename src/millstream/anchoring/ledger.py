@@ -1,0 +1,168 @@
+"""The ledger of anchors: an append-only chain of entries, each sealed by the hash of all before it.
+
+Every implementation passes :class:`millstream.testing.ledgers.LedgerConformance`. The format of an entry is laid down
+in ``docs/formats/ledger.md``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Protocol
+
+import msgspec
+
+from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.manifest import parse_anchor_string
+from millstream.core.canonical import MAX_SAFE_INTEGER, canonical_json
+from millstream.core.clock import Clock
+
+GENESIS = "0" * 64
+"""What the first entry names as the hash before it."""
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One anchor in the ledger; ``number`` counts 1, 2, 3 …, ``time`` is in microseconds since the epoch, UTC.
+
+    ``hash`` seals the other four members, and through ``previous`` (the hash of the entry before) all that came
+    before. Members stand in the order of their names, so what msgspec writes is canonical.
+    """
+
+    anchor_string: str
+    hash: str
+    number: int
+    previous: str
+    time: int
+
+
+class Ledger(Protocol):
+    """Where anchors are written down, once and for ever. Thread-safe."""
+
+    def append(self, anchor_string: str, *, after: int = 0) -> LedgerEntry:
+        """Write *anchor_string* down durably; where an entry above number *after* has it, return that one instead.
+
+        Looking and writing are one step: whatever the writers do, a string is written once (promise P7). Raises
+        :class:`BatchFormatError` for what is no anchor string, and a ``BusyError`` while another process writes.
+        """
+        ...
+
+    def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
+        """The entries from number *first* on; each one's own hash is checked. Raises :class:`LedgerError`."""
+        ...
+
+    def head(self) -> LedgerEntry | None:
+        """The last entry, None while there is none."""
+        ...
+
+    def find(self, anchor_string: str, *, after: int = 0) -> LedgerEntry | None:
+        """The first entry above number *after* with *anchor_string*."""
+        ...
+
+    def verify(self) -> LedgerEntry | None:
+        """Check the whole chain and return its head. Raises :class:`LedgerError` that names the broken entry."""
+        ...
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(LedgerEntry)
+
+
+def entry_hash(anchor_string: str, number: int, previous: str, time: int) -> str:
+    """The hash (hex) that seals an entry: SHA-256 of the canonical JSON of its other four members."""
+    sealed = {"anchor_string": anchor_string, "number": number, "previous": previous, "time": time}
+    return sha256(canonical_json(sealed)).hexdigest()
+
+
+def next_entry(head: LedgerEntry | None, anchor_string: str, now: int) -> LedgerEntry:
+    """The entry after *head* for *anchor_string*; its time is *now* (microseconds), or the head's where that is later.
+
+    Raises :class:`BatchFormatError` for what is no anchor string.
+    """
+    parse_anchor_string(anchor_string)
+    number, previous, time = (head.number + 1, head.hash, max(now, head.time)) if head else (1, GENESIS, now)
+    return LedgerEntry(anchor_string, entry_hash(anchor_string, number, previous, time), number, previous, time)
+
+
+def encode_entry(entry: LedgerEntry) -> bytes:
+    """The canonical JSON of *entry*."""
+    return _encoder.encode(entry)
+
+
+def decode_entry(data: bytes) -> LedgerEntry:
+    """The entry in *data*, its form and its own hash checked. Raises :class:`LedgerError`."""
+    try:
+        entry = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LedgerError(f"not a ledger entry: {error}") from error
+    if encode_entry(entry) != data:
+        raise LedgerError(f"ledger entry {entry.number} is not canonical JSON")
+    return check_seal(entry)
+
+
+def check_seal(entry: LedgerEntry) -> LedgerEntry:
+    """*entry*, whose hash must be that of its other members. Raises :class:`LedgerError`."""
+    if not 0 < entry.number <= MAX_SAFE_INTEGER or abs(entry.time) > MAX_SAFE_INTEGER:
+        raise LedgerError(f"ledger entry {entry.number} has a number or time beyond 1 to 2^53 - 1")
+    if entry_hash(entry.anchor_string, entry.number, entry.previous, entry.time) != entry.hash:
+        raise LedgerError(f"ledger entry {entry.number} was changed: its members do not give its hash")
+    return entry
+
+
+def checked_chain(entries: Iterable[LedgerEntry], head: LedgerEntry | None = None) -> Iterator[LedgerEntry]:
+    """*entries*, each checked to follow the one before it, the first to follow *head*. Raises :class:`LedgerError`."""
+    number, previous, time = (head.number, head.hash, head.time) if head else (0, GENESIS, -MAX_SAFE_INTEGER)
+    for entry in entries:
+        if entry.number != number + 1 or entry.previous != previous:
+            raise LedgerError(f"the chain of the ledger is broken: entry {entry.number} does not follow entry {number}")
+        if entry.time < time:
+            raise LedgerError(f"ledger entry {entry.number} is dated before the entry it follows")
+        number, previous, time = entry.number, entry.hash, entry.time
+        yield check_seal(entry)
+
+
+def check_tail(entries: Sequence[LedgerEntry]) -> None:
+    """Check that *entries*, a part of a ledger from any number on, form a chain. Raises :class:`LedgerError`."""
+    if not entries:
+        raise LedgerError("there is no ledger entry")
+    first = entries[0]
+    before = LedgerEntry("", first.previous, first.number - 1, "", first.time) if first.number > 1 else None
+    for _ in checked_chain(entries, before):
+        pass
+
+
+def verified_head(entries: Iterable[LedgerEntry]) -> LedgerEntry | None:
+    """The last of *entries*, a whole ledger, after a check of the chain. Raises :class:`LedgerError`."""
+    head = None
+    for entry in checked_chain(entries):
+        head = entry
+    return head
+
+
+class MemoryLedger:
+    """A ledger that ends with the process, for tests."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: list[LedgerEntry] = []
+        self._writing = threading.Lock()
+
+    def append(self, anchor_string: str, *, after: int = 0) -> LedgerEntry:
+        with self._writing:
+            entry = self.find(anchor_string, after=after)
+            if entry is None:
+                entry = next_entry(self.head(), anchor_string, self._clock.now())
+                self._entries.append(entry)
+            return entry
+
+    def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
+        return map(check_seal, self._entries[max(0, first - 1) :])
+
+    def head(self) -> LedgerEntry | None:
+        return self._entries[-1] if self._entries else None
+
+    def find(self, anchor_string: str, *, after: int = 0) -> LedgerEntry | None:
+        return next((entry for entry in self.entries(after + 1) if entry.anchor_string == anchor_string), None)
+
+    def verify(self) -> LedgerEntry | None:
+        return verified_head(self.entries())

@@ -1,0 +1,121 @@
+"""The manifest of a cut: the file that an anchor names, and that names all other files (docs/formats/records.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.errors import BatchFormatError
+from millstream.anchoring.records import PROTOCOL
+from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
+from millstream.core.cid import is_cid
+
+MAX_BATCHES = 10_000
+"""The most batches an anchor may count (Sidetree v1.0, MAX_OPERATION_COUNT)."""
+
+MAX_FILE_BYTES = 4_000_000
+"""The most bytes of a batch file or reject file."""
+
+MAX_MANIFEST_BYTES = 1_000_000
+"""The most bytes of a manifest (Sidetree v1.0, MAX_CORE_INDEX_FILE_SIZE)."""
+
+_ANCHOR_STRING = re.compile(r"([1-9][0-9]{0,4})\.(b[a-z2-7]{58})")
+_ROOT = re.compile(r"[0-9a-f]{64}")
+
+
+class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch file as the manifest lists it: how many batches and messages it holds, its size, and its CID."""
+
+    batches: int
+    bytes: int
+    messages: int
+    uri: str
+
+
+class RejectFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A reject file as the manifest lists it: its size, how many rejects it holds, and its CID."""
+
+    bytes: int
+    count: int
+    uri: str
+
+
+class Rejects(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All rejects of a manifest."""
+
+    count: int = 0
+    files: tuple[RejectFile, ...] = ()
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an anchor stands for: ``count`` batches with ``messages`` messages of ``log``, under one Merkle ``root``."""
+
+    config: dict[str, Any]
+    count: int
+    files: tuple[BatchFile, ...]
+    log: str
+    messages: int
+    protocol: str
+    rejects: Rejects
+    root: str
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """The CIDs of all files that the manifest names, in order."""
+        return [file.uri for file in self.files] + [file.uri for file in self.rejects.files]
+
+
+def anchor_string(count: int, manifest_cid: str) -> str:
+    """What goes into the ledger: ``<count>.<CID of the manifest>``."""
+    return f"{count}.{manifest_cid}"
+
+
+def parse_anchor_string(text: str) -> tuple[int, str]:
+    """The count and the manifest's CID. Raises :class:`BatchFormatError` (Sidetree v1.0, "Anchor string")."""
+    match = _ANCHOR_STRING.fullmatch(text)
+    if match is None or int(match[1]) > MAX_BATCHES or not is_cid(match[2]):
+        raise BatchFormatError(f"{text[:100]!r} is no anchor string: <count up to {MAX_BATCHES}>.<CID of the manifest>")
+    return int(match[1]), match[2]
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The canonical bytes of *manifest*. Raises :class:`BatchFormatError` where it breaks a rule of its own."""
+    _check(manifest)
+    data = canonical_json(msgspec.to_builtins(manifest))
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise BatchFormatError(f"a manifest of {len(data):,} bytes is over the limit of {MAX_MANIFEST_BYTES:,}")
+    return data
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """The manifest in *data*. Raises :class:`BatchFormatError` that says which rule is broken."""
+    try:
+        manifest = msgspec.convert(parse_canonical(data), Manifest)
+    except (CanonicalError, msgspec.ValidationError) as error:
+        raise BatchFormatError(f"not a manifest: {error}") from error
+    _check(manifest)
+    return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    """Raise where the manifest contradicts itself or goes beyond a limit."""
+    files, rejects = manifest.files, manifest.rejects
+    sizes = [file.bytes for file in files] + [file.bytes for file in rejects.files]
+    members = [file.batches for file in files] + [file.count for file in rejects.files]
+    rules = {
+        f"protocol {manifest.protocol[:40]!r} is not known here": manifest.protocol == PROTOCOL,
+        f"a count of {manifest.count} is outside 1 to {MAX_BATCHES}": 1 <= manifest.count <= MAX_BATCHES,
+        "the batches of the files do not add up": sum(file.batches for file in files) == manifest.count,
+        "the messages of the files do not add up": sum(file.messages for file in files) == manifest.messages,
+        "the rejects of the files do not add up": sum(file.count for file in rejects.files) == rejects.count,
+        "a file is empty": min(members, default=0) >= 1,
+        f"a file is outside 1 to {MAX_FILE_BYTES:,} bytes": all(1 <= size <= MAX_FILE_BYTES for size in sizes),
+        "a file's uri is no CID": all(map(is_cid, manifest.uris)),
+        "the root is no SHA-256 in hex": _ROOT.fullmatch(manifest.root) is not None,
+    }
+    for broken, holds in rules.items():
+        if not holds:
+            raise BatchFormatError(f"the manifest is not valid: {broken}")

@@ -1,0 +1,73 @@
+"""The observer: reads the ledger in order, checks every rule, and keeps an index of what is anchored where."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from millstream.anchoring.cas import Cas
+from millstream.anchoring.content import read_anchor
+from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, ObservationBlockedError
+from millstream.anchoring.index import AnchorIndex, Member
+from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, check_seal
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """How far the observer is (``position``, 0 before the first entry) and how many entries it has just read."""
+
+    position: int
+    entries: int
+
+
+class Observer:
+    """Applies the entries of *ledger*, once each and in order, to *index*; *cas* holds the files they name.
+
+    An entry that breaks a rule is recorded as invalid with its reason and never looked at again. Damage of the storage
+    is no property of an entry: the observer stops there, and goes on when the file is back.
+    """
+
+    def __init__(self, index: AnchorIndex, cas: Cas, ledger: Ledger) -> None:
+        self.index = index
+        self._cas = cas
+        self._ledger = ledger
+        self._observing = threading.Lock()
+
+    def observe(self) -> Observed:
+        """Read all entries that are new.
+
+        Raises :class:`ObservationBlockedError` at an entry whose files cannot be read, and :class:`LedgerError` where
+        the ledger does not continue what was observed; all entries before that one are kept.
+        """
+        with self._observing:
+            number, last = self.index.position() or (0, GENESIS)
+            count = 0
+            for entry in self._ledger.entries(number + 1):
+                self._check_follows(entry, number, last)
+                observe_entry(self.index, self._cas, entry)
+                number, last, count = entry.number, entry.hash, count + 1
+            return Observed(number, count)
+
+    @staticmethod
+    def _check_follows(entry: LedgerEntry, number: int, last: str) -> None:
+        if check_seal(entry).number != number + 1 or entry.previous != last:
+            raise LedgerError(
+                f"ledger entry {entry.number} does not follow entry {number} as it was observed: the ledger was "
+                "rewritten or replaced; `millstream anchor replay` compares both"
+            )
+
+
+def observe_entry(index: AnchorIndex, cas: Cas, entry: LedgerEntry) -> None:
+    """Judge *entry* by all reader rules and write the verdict into *index*, which has all entries before it.
+
+    Raises :class:`ObservationBlockedError` where storage cannot give what the entry names.
+    """
+    try:
+        content = read_anchor(cas, entry.anchor_string)
+    except BatchFormatError as error:
+        index.record_invalid(entry, str(error))
+        return
+    except CasError as error:
+        raise ObservationBlockedError(f"anchor {entry.number} cannot be read: {error}") from error
+    members = [Member(batch.batch, batch.ids) for batch in content.batches]
+    index.record(entry, content, index.screen(content.manifest.log, members))

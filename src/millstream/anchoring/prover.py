@@ -1,0 +1,98 @@
+"""Making the proof of one message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.cas import Cas
+from millstream.anchoring.content import read_manifest
+from millstream.anchoring.errors import AnchoringError, NotAnchoredError
+from millstream.anchoring.files import StoredBatch, split_batches
+from millstream.anchoring.index import AnchorIndex, Location
+from millstream.anchoring.journal import Journal
+from millstream.anchoring.ledger import Ledger, check_tail
+from millstream.anchoring.manifest import MAX_FILE_BYTES
+from millstream.anchoring.merkle import inclusion_path, leaf_hash
+from millstream.anchoring.proof import VERSION, Replica, encode_proof
+from millstream.anchoring.records import decode_message
+
+FindReplicas = Callable[[str], Sequence[Replica]]
+"""Which copies of the file of this CID there are, and when each was last verified."""
+
+
+def prove(
+    log: str,
+    message_id: int,
+    *,
+    index: AnchorIndex,
+    cas: Cas,
+    ledger: Ledger,
+    journal: Journal | None = None,
+    replicas: FindReplicas | None = None,
+) -> bytes:
+    """The proof that message *message_id* of *log* is anchored, as canonical JSON without a newline.
+
+    Raises :class:`NotAnchoredError` that says why there is none (with *journal* also for what is not anchored yet),
+    :class:`CasError` where the batch file cannot be read, :class:`LedgerError`.
+    """
+    location = index.locate(log, message_id)
+    if location is None:
+        raise NotAnchoredError(_why_not(log, message_id, index, journal))
+    chain = list(ledger.entries(location.number))
+    check_tail(chain)
+    manifest_cid, _ = read_manifest(cas, chain[0].anchor_string)
+    stored = _stored_batch(cas, location)
+    at = _place_of(stored, message_id)
+    copies = [] if replicas is None else replicas(location.uri)
+    members: dict[str, Any] = {
+        "batch_file": location.uri,
+        "batch_header": stored.header,
+        "batch_index": location.ordinal,
+        "batch_path": _hex(inclusion_path(index.leaves(location.number), location.ordinal)),
+        "id": message_id,
+        "ledger": chain,
+        "log": log,
+        "manifest": manifest_cid,
+        "message": msgspec.json.decode(stored.lines[at]),
+        "message_index": at,
+        "message_path": _hex(inclusion_path([leaf_hash(line) for line in stored.lines], at)),
+        "replicas": copies,
+        "version": VERSION,
+    }
+    return encode_proof(msgspec.to_builtins(members))
+
+
+def _stored_batch(cas: Cas, location: Location) -> StoredBatch:
+    data = cas.get(location.uri, MAX_FILE_BYTES)[location.offset : location.offset + location.size]
+    return next(split_batches(data))
+
+
+def _place_of(stored: StoredBatch, message_id: int) -> int:
+    for place, line in enumerate(stored.lines):
+        if decode_message(line).id == message_id:
+            return place
+    raise AnchoringError(
+        f"the index names batch {stored.header.batch!r} for message {message_id}, which is not in it; "
+        "`millstream anchor replay` compares the index with the files"
+    )
+
+
+def _why_not(log: str, message_id: int, index: AnchorIndex, journal: Journal | None) -> str:
+    what = f"message {message_id} of log {log!r} is not anchored"
+    rejected = index.reject_reason(log, message_id)
+    if rejected is not None:
+        return f"{what}: it was rejected as {rejected[1]} (anchor {rejected[0]})"
+    if journal is not None:
+        reason, batch = journal.reject_reason(log, message_id), journal.batch_of(log, message_id)
+        if reason is not None:
+            return f"{what}: it was rejected as {reason}"
+        if batch is not None:
+            return f"{what} yet: its batch {batch} waits for the next cut (millstream anchor cut --force)"
+    return f"{what}: no batch with it was handed to the batch writer here"
+
+
+def _hex(path: Sequence[bytes]) -> list[str]:
+    return [step.hex() for step in path]

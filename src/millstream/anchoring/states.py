@@ -1,0 +1,89 @@
+"""The states of a batch on its way to its anchor, and the plain data that the journal hands out."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class BatchState(enum.StrEnum):
+    """Where a batch stands; the last two are final."""
+
+    ACCEPTED = "accepted"
+    CUT = "cut"
+    ANCHORED = "anchored"
+    OBSERVED = "observed"
+    REJECTED = "rejected"
+
+
+class BatchStatus(msgspec.Struct, frozen=True):
+    """Where a batch stands: the ledger entry once it is anchored, the reason once it is rejected."""
+
+    state: BatchState
+    anchor: int | None = None
+    reason: str | None = None
+
+
+class Added(msgspec.Struct, frozen=True):
+    """What a call of ``add`` brought about.
+
+    ``conflicting`` names batches whose id was known with other messages in it: the first one holds, these were not
+    added.
+    """
+
+    batches: int
+    rejects: int
+    known: int
+    conflicting: tuple[str, ...] = ()
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """Batches that may share a manifest: those of one log under one batching configuration (canonical JSON)."""
+
+    stream: int
+    log: str
+    config: str
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An accepted batch: its place in the order of adding, its id, and its bytes in a file."""
+
+    seq: int
+    batch: str
+    size: int
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A cut that is under way: ``state`` is ``cut`` or ``anchored``; the ledger had ``ledger_after`` entries before."""
+
+    cut: int
+    stream: int
+    state: BatchState
+    anchor_string: str
+    manifest: bytes
+    ledger_after: int
+    anchor: int | None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A cut to be: all accepted batches of *stream* up to *last_seq*, and the rejects added no later."""
+
+    stream: Stream
+    last_seq: int
+    batches: int
+    rejects: int
+    anchor_string: str
+    manifest: bytes
+    ledger_after: int
+
+
+class JournalTotals(msgspec.Struct, frozen=True):
+    """How many batches stand in each state, and how many rejects wait for the next batch of their log."""
+
+    accepted: int = 0
+    cut: int = 0
+    anchored: int = 0
+    observed: int = 0
+    rejected: int = 0
+    waiting_rejects: int = 0

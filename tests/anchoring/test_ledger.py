@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.ledger import (
+    Ledger,
+    LedgerEntry,
+    MemoryLedger,
+    checked_chain,
+    decode_entry,
+    encode_entry,
+    next_entry,
+)
+from millstream.anchoring.log_ledger import LogLedger
+from millstream.core.clock import VirtualClock
+from millstream.log import LogSpec, open_store
+from millstream.testing.ledgers import LedgerConformance, some_anchor
+
+
+class TestMemoryLedger(LedgerConformance):
+    @pytest.fixture
+    def ledger(self, clock: VirtualClock) -> Ledger:
+        return MemoryLedger(clock)
+
+
+class TestLogLedgerInMemory(LedgerConformance):
+    @pytest.fixture
+    def ledger(self, clock: VirtualClock) -> Iterator[Ledger]:
+        with open_store("memory://", clock=clock) as store:
+            yield LogLedger(store, clock)
+
+
+class TestLogLedgerOnSqlite(LedgerConformance):
+    @pytest.fixture
+    def ledger(self, clock: VirtualClock, tmp_path: Path) -> Iterator[Ledger]:
+        with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
+            yield LogLedger(store, clock)
+
+
+def chain(length: int) -> list[LedgerEntry]:
+    entries: list[LedgerEntry] = []
+    for number in range(length):
+        entries.append(next_entry(entries[-1] if entries else None, some_anchor(number), 1000 + number))
+    return entries
+
+
+def test_an_entry_reads_as_documented() -> None:
+    entry = next_entry(None, some_anchor(0), 1_700_000_000_000_000)
+    sealed = b'{"anchor_string":"%s","number":1,"previous":"%s","time":1700000000000000}'
+    seal = hashlib.sha256(sealed % (some_anchor(0).encode(), b"0" * 64)).hexdigest()
+    assert encode_entry(entry) == (
+        b'{"anchor_string":"%s","hash":"%s","number":1,"previous":"%s","time":1700000000000000}'
+        % (some_anchor(0).encode(), seal.encode(), b"0" * 64)
+    )
+
+
+def test_flipping_any_bit_of_an_entry_is_found() -> None:
+    data = encode_entry(chain(2)[1])
+    assert decode_entry(data) == chain(2)[1]
+    for place in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(LedgerError):
+                decode_entry(bytes(flipped))
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"{}", b"\xff", b"[" * 100_000, b" " + encode_entry(chain(1)[0])])
+def test_what_is_no_entry_is_refused(data: bytes) -> None:
+    with pytest.raises(LedgerError):
+        decode_entry(data)
+
+
+def test_an_entry_taken_out_put_in_or_swapped_breaks_the_chain() -> None:
+    entries = chain(4)
+    assert list(checked_chain(entries)) == entries
+    assert list(checked_chain(entries[2:], entries[1])) == entries[2:]
+    strange = next_entry(entries[1], some_anchor(99), 5000)
+    early = next_entry(entries[1], some_anchor(2), 5000)
+    for broken in (
+        entries[1:],
+        [entries[0], *entries[2:]],
+        [entries[0], entries[2], entries[1], entries[3]],
+        [*entries[:2], strange, entries[3]],
+        [*entries[:3], entries[2]],
+        [*entries[:2], early, next_entry(early, some_anchor(3), 0), entries[3]],
+    ):
+        with pytest.raises(LedgerError, match="does not follow"):
+            list(checked_chain(broken))
+
+
+def test_an_entry_dated_before_its_predecessor_breaks_the_chain() -> None:
+    first = next_entry(None, some_anchor(1), 1000)
+    second = next_entry(LedgerEntry(first.anchor_string, first.hash, 1, first.previous, 0), some_anchor(2), 500)
+    with pytest.raises(LedgerError, match="dated before"):
+        list(checked_chain([first, second]))
+
+
+def test_a_ledger_outlives_its_process_and_others_see_it(tmp_path: Path) -> None:
+    url, clock = f"sqlite:///{tmp_path / 'log.db'}", VirtualClock()
+    with open_store(url, clock=clock) as one, open_store(url, clock=clock) as other:
+        first = LogLedger(one, clock).append(some_anchor(1))
+        second = LogLedger(other, clock).append(some_anchor(2))
+        assert LogLedger(one, clock).append(some_anchor(2)) == second
+    with open_store(url, clock=clock) as again:
+        assert list(LogLedger(again, clock).entries()) == [first, second]
+
+
+def test_what_others_wrote_into_the_log_is_no_ledger(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
+        entries = chain(3)
+        with store.log(LogSpec("ledger")).writer() as writer:
+            writer.append([encode_entry(entry) for entry in (entries[0], entries[2])])
+        ledger = LogLedger(store, clock)
+        with pytest.raises(LedgerError, match="message 2"):
+            ledger.verify()
