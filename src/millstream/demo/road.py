@@ -1,0 +1,92 @@
+"""Walking the demo's stages in order, once each, however often the walk is cut short."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.core.durable import write_durably
+from millstream.demo.figures import Figures
+from millstream.demo.plan import DemoPlan
+from millstream.demo.progress import Teller
+from millstream.node import Node
+
+
+class Done(NamedTuple):
+    """What a stage says it did: counts (the main one first), bytes of content, facts for later stages."""
+
+    counts: dict[str, int]
+    bytes: int = 0
+    facts: Mapping[str, Any] = {}
+
+
+class Walk:
+    """What a stage works with: the node, the plan, what earlier stages found, and whom to tell of progress."""
+
+    def __init__(self, node: Node, plan: DemoPlan, folder: Path, teller: Teller, resources: contextlib.ExitStack) -> None:
+        self.node = node
+        self.plan = plan
+        self.folder = folder
+        self.figures: dict[str, Figures] = {}
+        self.step = teller.step
+        self._resources = resources
+        self._spark: Any = None
+
+    def facts(self, stage: str) -> Mapping[str, Any]:
+        """What *stage*, an earlier one, left for later ones."""
+        return self.figures[stage].facts
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session; started when first asked for, stopped at the end of the walk."""
+        if self._spark is None:
+            self._spark = self._resources.enter_context(self.node.spark())
+        return self._spark
+
+
+class Stage(NamedTuple):
+    """A piece of the road. ``run`` may be cut short at any point and run again: it adds nothing twice."""
+
+    name: str
+    title: str
+    run: Callable[[Walk], Done]
+
+
+def walk_road(
+    stages: Sequence[Stage], node: Node, plan: DemoPlan, folder: Path, teller: Teller, clock: Clock
+) -> list[Figures]:
+    """Run *stages*; those with a record in *folder* are passed by, and their figures told again."""
+    with contextlib.ExitStack() as resources:
+        walk = Walk(node, plan, folder, teller, resources)
+        for stage in stages:
+            figures = _recorded(folder, stage) or _run(stage, walk, teller, clock)
+            walk.figures[stage.name] = figures
+            teller.end(figures)
+        return list(walk.figures.values())
+
+
+def _run(stage: Stage, walk: Walk, teller: Teller, clock: Clock) -> Figures:
+    teller.begin(stage.title)
+    begun = clock.monotonic()
+    done = stage.run(walk)
+    seconds = round(clock.monotonic() - begun, 3)
+    figures = Figures(stage.name, stage.title, seconds, done.counts, done.bytes, dict(done.facts))
+    write_durably(_record(walk.folder, stage), msgspec.json.encode(figures))
+    return figures
+
+
+def _recorded(folder: Path, stage: Stage) -> Figures | None:
+    path = _record(folder, stage)
+    if not path.exists():
+        return None
+    figures = msgspec.json.decode(path.read_bytes(), type=Figures)
+    return msgspec.structs.replace(figures, earlier=True)
+
+
+def _record(folder: Path, stage: Stage) -> Path:
+    return folder / f"{stage.name}.json"

@@ -1,0 +1,232 @@
+"""The node: the one place where settings become wired objects."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import sqlalchemy as sa
+
+from millstream.anchoring import (
+    AnchorIndex,
+    BatchWriter,
+    CutLimits,
+    Journal,
+    LocalCas,
+    LogLedger,
+    Observer,
+    Replica,
+    prove,
+)
+from millstream.batching import BatchConfig
+from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.log import LogSpec, LogStore, open_store
+from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.manifest import Manifest
+from millstream.mill.policy_repository import Policies, PolicyRepository
+from millstream.mill.processor import Registry, Sink
+from millstream.mill.providers import Providers
+from millstream.mill.repair_log import RepairLog
+from millstream.mill.repairer import Repairer, RepairProcessor
+from millstream.mill.report_folder import ReportFolder
+from millstream.mill.tasks import BitCheck, Duplicate, QueueName, Repair
+from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
+from millstream.queue import LogWorkQueue, WorkQueue
+from millstream.settings import Settings
+from millstream.stores import CAS_SPACE, open_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+
+class Node:
+    """Everything on one data folder, opened when it is first asked for and closed together. Thread-safe.
+
+    Use it as a context manager; :meth:`open` makes the data folder where it is absent.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.folder = settings.folder
+        self.clock = clock or SystemClock()
+        self._resources = contextlib.ExitStack()
+        self._queues: dict[str, WorkQueue] = {}
+        self._opening = threading.Lock()
+
+    @classmethod
+    def open(cls, settings: Settings, clock: Clock | None = None) -> Self:
+        """The node of *settings*."""
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        return cls(settings, clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all that was opened, the last first."""
+        self._resources.close()
+
+    # The log
+
+    @cached_property
+    def store(self) -> LogStore:
+        """The store of the message logs."""
+        return self._resources.enter_context(open_store(self.settings.log_url, clock=self.clock))
+
+    @cached_property
+    def database(self) -> sa.Engine:
+        """The node's database: states of batches, the index of anchored messages, the manifest of copies."""
+        engine = sa.create_engine(f"sqlite:///{self.folder / 'node.db'}", connect_args={"timeout": 30})
+        sa.event.listen(engine, "connect", _make_durable)
+        self._resources.callback(engine.dispose)
+        return engine
+
+    # Anchoring
+
+    @property
+    def batch_config(self) -> BatchConfig:
+        """The rules by which this node batches."""
+        rules = self.settings.batching
+        return BatchConfig(rules.window, rules.max_delay, rules.leap, rules.cut)
+
+    @cached_property
+    def cas(self) -> LocalCas:
+        """The content-addressed files."""
+        return LocalCas(self.folder / "cas")
+
+    @cached_property
+    def ledger(self) -> LogLedger:
+        """The ledger of anchors."""
+        return LogLedger(self.store, self.clock)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The states of batches on their way to an anchor."""
+        return Journal(self.database)
+
+    @cached_property
+    def observer(self) -> Observer:
+        """Reads anchors back and indexes what they hold."""
+        return Observer(AnchorIndex(self.database), self.cas, self.ledger)
+
+    @cached_property
+    def batch_writer(self) -> BatchWriter:
+        """Takes batches to their anchor."""
+        limits = CutLimits(self.settings.anchoring.max_batches, self.settings.anchoring.file_bytes)
+        return BatchWriter(self.journal, self.cas, self.ledger, self.observer, limits=limits)
+
+    def prove(self, log: str, message_id: int) -> bytes:
+        """The proof of one message, as canonical JSON; see :func:`millstream.anchoring.prove`."""
+        return prove(
+            log,
+            message_id,
+            index=self.observer.index,
+            cas=self.cas,
+            ledger=self.ledger,
+            journal=self.journal,
+            replicas=self.replicas,
+        )
+
+    def replicas(self, cid: str) -> Sequence[Replica]:
+        """The copies of the anchored file *cid*, and when each was last verified."""
+        return [
+            Replica(row.store, row.space, row.content_id, row.sha256, row.verified_at, row.outcome)
+            for row in self.manifest.replicas(CAS_SPACE, cid)
+            if not row.deleted
+        ]
+
+    # Stores and bulk tasks
+
+    @cached_property
+    def providers(self) -> Providers:
+        """The storage providers by id."""
+        stores = {name: open_provider(url) for name, url in self.settings.store_urls.items()}
+        return Providers(stores, self.clock)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What each copy must hash to, and when it last did."""
+        return Manifest(self.database)
+
+    @cached_property
+    def reports(self) -> ReportFolder:
+        """The integrity reports, each chained to the one before."""
+        return ReportFolder(self.folder / "reports")
+
+    @cached_property
+    def policies(self) -> Policies:
+        """The duplication policies, as they are in their folder now."""
+        return PolicyRepository.in_folder(self.settings.policy_folder).load()
+
+    @cached_property
+    def repairer(self) -> Repairer:
+        """Heals copies by a vote of the manifest and the others."""
+        log = RepairLog(self.database)
+        return Repairer(self.providers, self.manifest, log, sources=self.policies.sources)
+
+    def queue(self, name: str) -> WorkQueue:
+        """The work queue *name*, opened once and kept."""
+        with self._opening:
+            if name not in self._queues:
+                queue = LogWorkQueue(self.store.log(LogSpec(f"queue.{name}")), clock=self.clock)
+                self._resources.callback(queue.close)
+                self._queues[name] = queue
+            return self._queues[name]
+
+    def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
+        """A worker manager for the queues *names*, the first of them first."""
+        checker = Checker(self.providers, self.manifest)
+        processors = {
+            Duplicate: DuplicationProcessor(self.providers, self.manifest),
+            BitCheck: BitCheckProcessor(checker),
+            Repair: RepairProcessor(self.repairer),
+        }
+        mill = self.settings.mill
+        return WorkerManager(
+            [self.queue(name) for name in names],
+            Registry(processors),
+            Sink(self.manifest, _Queues(self)),
+            self.clock,
+            WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
+            on_progress=on_progress,
+        )
+
+    # Spark
+
+    def spark(self) -> contextlib.AbstractContextManager[SparkSession]:
+        """A Spark session for the jobs of :mod:`millstream.pipeline`, stopped when the block is left."""
+        from millstream.pipeline.session import SparkOptions, spark_session
+
+        pipeline = self.settings.pipeline
+        options = SparkOptions(pipeline.master, pipeline.driver_memory, pipeline.java)
+        return spark_session(self.folder / "spark", options, clock=self.clock)
+
+
+class _Queues(dict[str, WorkQueue]):
+    """The node's queues by name, each opened when a task is first put on it."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._node = node
+
+    def __missing__(self, name: str) -> WorkQueue:
+        return self._node.queue(name)
+
+
+def _make_durable(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
