@@ -46,3 +46,9 @@ def test_anything_but_the_canonical_bytes_is_refused(text: bytes) -> None:
 def test_values_that_json_cannot_carry_are_refused(value: object) -> None:
     with pytest.raises(CanonicalError):
         canonical_json(value)
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"[" * 5000 + b"]" * 5000, b'{"a":' * 900 + b"1" + b"}" * 900])
+def test_text_that_is_nested_too_deeply_is_refused(text: bytes) -> None:
+    with pytest.raises(CanonicalError):
+        parse_canonical(text)
