@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from operator import attrgetter
 
 from millstream.batching.accept import acceptance
 from millstream.batching.config import BatchConfig
-from millstream.batching.cut import OpenBatch, Piece
+from millstream.batching.cut import Piece
 from millstream.batching.engine import EngineState, OpenState, SourceState
 from millstream.batching.errors import BoundBrokenError, FlushedError
-from millstream.batching.event import Event, EventBatch, Outcome, Reject, Row
+from millstream.batching.event import Event, EventBatch, Outcome, Reject
 from millstream.batching.identity import name_batch
-
-_IDLE = 1 << 65  # a due time that never comes: above every clock
-
-
-class _Source:
-    """One source: its open batch, the rows not yet in it, and the clock at which there is something to do."""
-
-    __slots__ = ("due", "open", "pending")
-
-    def __init__(self, open_batch: OpenBatch, pending: list[Row]) -> None:
-        self.open = open_batch
-        self.pending = pending
-        self.due = _IDLE
+from millstream.batching.source import Source
 
 
 class OrderFree:
     """The order-free engine (reference "batching", §6).
 
-    Accepted rows wait in their source's ``pending`` until the clock says that no earlier one can come. A heap of due
-    times finds the sources that have something to settle, so that quiet sources cost nothing.
+    Accepted rows wait with their source until the clock says that no earlier one can come. A heap of due times finds
+    the sources that may have a batch to close, so that quiet sources cost nothing.
     """
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
         self._refusal = acceptance(config)
-        self._midpoint = config.conflict_cut == "midpoint"
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, Source] = {}
         self._heap: list[tuple[int, str]] = []
         self._clock: int | None = None
         self._flushed = False
@@ -53,18 +41,16 @@ class OrderFree:
         self._check_open()
         self._check_bound(events)
         outcome = Outcome([], [])
-        refusal, grace = self._refusal, self._config.max_delay + self._midpoint
-        sources = self._sources
+        refusal, sources = self._refusal, self._sources
         for event in events:
-            time, received_at = event.event_time, event.received_at
+            time, received_at, key = event.event_time, event.received_at, event.key
             reason = refusal(time, received_at)
             if reason is not None:
                 outcome.rejects.append(Reject(event.id, reason))
                 continue
             source = sources.get(event.source) or self._add(event.source)
-            source.pending.append((time, event.key, event.digest, received_at, event.id))
-            if time + grace < source.due:
-                source.due = time + grace
+            source.inbox.append((time, key, event.digest, received_at, event.id))
+            if source.seen_at(key, time):
                 heapq.heappush(self._heap, (source.due, event.source))
         self._settle(outcome)
         return outcome
@@ -82,8 +68,7 @@ class OrderFree:
         """Close all that is open; the stream has ended and nothing can be received after it."""
         outcome = Outcome([], [])
         for name, source in self._sources.items():
-            source.pending.sort()
-            pieces, rejects = source.open.finish(source.pending)
+            pieces, rejects = source.finish()
             outcome.rejects.extend(rejects)
             outcome.batches.extend(name_batch(self._config, name, piece.rows, None, piece.cut) for piece in pieces)
         outcome.batches.sort(key=_by_start)
@@ -94,8 +79,10 @@ class OrderFree:
 
     def dump(self) -> EngineState:
         """The engine's memory: open batches and pending rows."""
+        for source in self._sources.values():
+            source.merge()
         sources = [
-            SourceState(name, [OpenState(source.open.rows)], sorted(source.pending))
+            SourceState(name, [OpenState(source.open.rows)], source.pending)
             for name, source in sorted(self._sources.items())
         ]
         return EngineState(self._clock, self._flushed, sources)
@@ -105,15 +92,11 @@ class OrderFree:
         self._clock, self._flushed = state.clock, state.flushed
         for entry in state.sources:
             rows = [row for batch in entry.open for row in batch.rows]
-            source = _Source(self._open(rows), list(entry.pending))
-            self._sources[entry.source] = source
-            self._schedule(entry.source, source)
+            source = self._sources[entry.source] = Source(self._config, rows, entry.pending)
+            heapq.heappush(self._heap, (source.due, entry.source))
 
-    def _open(self, rows: Sequence[Row] = ()) -> OpenBatch:
-        return OpenBatch(self._config.window, midpoint=self._midpoint, rows=rows)
-
-    def _add(self, name: str) -> _Source:
-        source = self._sources[name] = _Source(self._open(), [])
+    def _add(self, name: str) -> Source:
+        source = self._sources[name] = Source(self._config)
         return source
 
     def _check_open(self) -> None:
@@ -142,36 +125,18 @@ class OrderFree:
                 self._settle_source(name, source, clock, outcome)
         outcome.batches.sort(key=_by_close)
 
-    def _settle_source(self, name: str, source: _Source, clock: int, outcome: Outcome) -> None:
-        source.pending.sort()
-        pieces, rejects = source.open.settle(source.pending, clock - self._config.max_delay)
+    def _settle_source(self, name: str, source: Source, clock: int, outcome: Outcome) -> None:
+        pieces, rejects = source.settle(clock)
         outcome.rejects.extend(rejects)
-        outcome.batches.extend(self._close(name, piece) for piece in pieces)
-        self._schedule(name, source)
+        outcome.batches.extend([self._close(name, piece) for piece in pieces])
+        if source.is_empty:
+            del self._sources[name]
+        else:
+            heapq.heappush(self._heap, (source.due, name))
 
     def _close(self, name: str, piece: Piece) -> EventBatch:
         return name_batch(self._config, name, piece.rows, piece.decided + self._config.max_delay, piece.cut)
 
-    def _schedule(self, name: str, source: _Source) -> None:
-        """Note when there will be something to do for *source*; forget it where there never will be."""
-        if not source.pending and not source.open.rows:
-            del self._sources[name]
-            return
-        delay, due = self._config.max_delay, _IDLE
-        if source.pending:
-            time = source.pending[0][0]
-            looked_at = self._clock is not None and time <= self._clock - delay
-            due = time + delay + (self._midpoint or looked_at)
-        if source.open.rows:
-            due = min(due, source.open.full_at + delay)
-        source.due = due
-        heapq.heappush(self._heap, (due, name))
 
-
-def _by_close(batch: EventBatch) -> tuple[int, str, int]:
-    assert batch.closed_at is not None
-    return batch.closed_at, batch.source, batch.start
-
-
-def _by_start(batch: EventBatch) -> tuple[int, str]:
-    return batch.start, batch.source
+_by_close = attrgetter("closed_at", "source", "start")
+_by_start = attrgetter("start", "source")
