@@ -23,3 +23,9 @@ class SessionBusyError(PipelineError, BusyError):
 
 class SessionStartError(PipelineError):
     """The Java machine of Spark did not start."""
+
+
+class SparkLostError(PipelineError):
+    """The Java machine of Spark ended while a job was running."""
+
+    transient = True

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.pipeline.connection import connected, is_connected
 from millstream.pipeline.errors import PipelineInputError, SessionBusyError
-from millstream.pipeline.gateway import Gateway, start_gateway
+from millstream.pipeline.gateway import start_gateway
 from millstream.pipeline.java import find_java
 from millstream.pipeline.source import register
 
@@ -55,9 +55,10 @@ def spark_session(
     :class:`SessionStartError`, :class:`PipelineInputError`.
     """
     options = options or SparkOptions()
-    if SparkContext._active_spark_context is not None:
+    if is_connected():
         raise SessionBusyError
     java = find_java(options.java_home)
+    work = work.absolute()
     with _scratch(work) as scratch:
         confs = _confs(options, scratch)
         gateway = start_gateway(
@@ -69,7 +70,8 @@ def spark_session(
             clock=clock or SystemClock(),
         )
         try:
-            with _connected(gateway) as spark:
+            with connected(gateway) as spark:
+                register(spark)
                 yield spark
         finally:
             gateway.stop()
@@ -83,43 +85,6 @@ def cores_of(master: str) -> int | None:
     if match.group(2) == "*":
         return len(os.sched_getaffinity(0))
     return int(match.group(2) or 1)
-
-
-@contextlib.contextmanager
-def _connected(gateway: Gateway) -> Iterator[SparkSession]:
-    with _environment(gateway.environment() | {"PYSPARK_PYTHON": sys.executable}):
-        spark = SparkSession.builder.getOrCreate()
-    try:
-        spark.sparkContext.setLogLevel("WARN")  # else PySpark would print its advice on log levels for every shell
-        register(spark)
-        yield spark
-    finally:
-        spark.stop()
-        _forget_gateway()
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while PySpark connects; the secret must not reach the children that are started later."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _forget_gateway() -> None:
-    """Make PySpark connect anew for the next session: its Java machine will be another one."""
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-    SparkContext._gateway = None
-    SparkContext._jvm = None
 
 
 def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:

@@ -23,6 +23,7 @@ from millstream.core.canonical import canonical_json
 from millstream.core.durable import sync_folder, write_durably
 from millstream.core.errors import BusyError
 from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.failures import explained
 
 _logger = logging.getLogger("millstream.pipeline")
 
@@ -70,14 +71,18 @@ class JobFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes away from the folder. Raises :class:`JobBusyError` where one is at it."""
+        """Keep other processes away from the folder, and say in one line what Spark says in many.
+
+        Raises :class:`JobBusyError` where another process is at it, :class:`PipelineError` for what Spark raises.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("wb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise JobBusyError(f"another process is at the job in {self.path}: let it finish or end it") from error
-            yield
+            with explained(self.job):
+                yield
 
     def committed(self) -> JobRecord | None:
         """The record of the finished job; None where it never finished, or where its files are not what it wrote."""

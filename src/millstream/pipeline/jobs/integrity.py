@@ -43,6 +43,14 @@ class Sweep(msgspec.Struct, frozen=True):
     reused: bool
 
 
+class SweepInputs(msgspec.Struct, frozen=True):
+    """What a sweep is about: its name, the URL of each store, and the spaces (None: all)."""
+
+    sweep: str
+    stores: Mapping[str, str]
+    spaces: tuple[str, ...] | None
+
+
 class Plan(msgspec.Struct, frozen=True):
     """A written plan: its record, which says into how many bins it is cut, and the folder of its rows."""
 
@@ -77,16 +85,15 @@ def run_integrity(
     :class:`PipelineError` where the figures do not add up, and the errors of listing.
     """
     clock = clock or SystemClock()
-    named = None if spaces is None else sorted(spaces)
-    folder = JobFolder(jobs, "integrity", {"spaces": named, "stores": dict(stores), "sweep": sweep})
+    inputs = SweepInputs(sweep, dict(stores), None if spaces is None else tuple(sorted(spaces)))
+    folder = JobFolder(jobs, "integrity", msgspec.to_builtins(inputs))
     with folder.held():
         if record := folder.committed():
             return Sweep(record, folder.data, reused=True)
         began = clock.monotonic()
-        folder.data.mkdir(exist_ok=True)
-        plan = _plan(spark, folder, sweep, stores, manifest, named, bin_bytes, clock)
+        plan = _committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan.data, plan.record.counts["bins"])
-        read = _sweep(spark.read.parquet(str(plan.data)), bins, stores, folder.data)
+        read = _sweep(spark.read.parquet(str(plan.data)), bins, inputs.stores, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         return Sweep(folder.commit(record), folder.data, reused=False)
 
@@ -152,29 +159,27 @@ def assign_bins(plan: DataFrame, bins: Bins) -> DataFrame:
     return joined.select(*PLAN_SCHEMA.names, F.coalesce("placed", spread).alias("bin"))
 
 
-def _plan(
-    spark: SparkSession,
-    folder: JobFolder,
-    sweep: str,
-    stores: Mapping[str, str],
-    manifest: pa.Table,
-    spaces: list[str] | None,
-    bin_bytes: int,
-    clock: Clock,
-) -> Plan:
-    """The plan: that of the killed run where there is one, so that its bins stay what they were."""
+def _committed_plan(folder: JobFolder) -> Plan | None:
+    """The plan of a run that was killed after it was made: its bins must stay what they were."""
     planned = JobFolder(folder.path, "plan", {})
-    if record := planned.committed():
-        return Plan(record, planned.data)
+    record = planned.committed()
+    return None if record is None else Plan(record, planned.data)
+
+
+def _plan(
+    spark: SparkSession, folder: JobFolder, inputs: SweepInputs, manifest: pa.Table, bin_bytes: int, *, clock: Clock
+) -> Plan:
+    folder.clean()
+    folder.data.mkdir()
+    planned = JobFolder(folder.path, "plan", {})
     planned.clean()
-    for stale in folder.data.iterdir():
-        stale.unlink()
     began = clock.monotonic()
-    inventory = run_inventory(spark, folder.path, sweep, stores, spaces=spaces, clock=clock)
+    inventory = run_inventory(spark, folder.path, inputs.sweep, inputs.stores, spaces=inputs.spaces, clock=clock)
     recorded = folder.path / "manifest.parquet"
     with replacing(recorded) as file:
-        pq.write_table(_narrow(manifest, stores, spaces), file)
+        pq.write_table(_narrow(manifest, inputs), file)
     items = plan_items(spark.read.parquet(str(inventory.data)), spark.read.parquet(str(recorded)))
+    planned.path.mkdir(exist_ok=True)
     items.write.parquet(str(planned.data))
     rows, size = measure(planned.data)
     least = 2 * spark.sparkContext.defaultParallelism
@@ -188,10 +193,11 @@ def _plan(
     return Plan(planned.commit(record), planned.data)
 
 
-def _narrow(manifest: pa.Table, stores: Mapping[str, str], spaces: list[str] | None) -> pa.Table:
-    kept = pc.is_in(manifest.column("store"), pa.array(sorted(stores), pa.string()))
-    if spaces is not None:
-        kept = pc.and_(kept, pc.is_in(manifest.column("space"), pa.array(spaces, pa.string())))
+def _narrow(manifest: pa.Table, inputs: SweepInputs) -> pa.Table:
+    """The rows of *manifest* that the sweep is about."""
+    kept = pc.is_in(manifest.column("store"), pa.array(sorted(inputs.stores), pa.string()))
+    if inputs.spaces is not None:
+        kept = pc.and_(kept, pc.is_in(manifest.column("space"), pa.array(inputs.spaces, pa.string())))
     return manifest.filter(kept)
 
 

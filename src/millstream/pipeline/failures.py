@@ -1,0 +1,40 @@
+"""What Spark throws, in one line that people can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from millstream.pipeline.errors import PipelineError, SparkLostError
+
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
+"""The last line of a Python traceback, wherever Spark put it."""
+
+
+@contextlib.contextmanager
+def explained(job: str) -> Iterator[None]:
+    """Turn what Spark raises inside the block into :class:`PipelineError` that says what went wrong in *job*."""
+    try:
+        yield
+    except PySparkException as error:
+        raise PipelineError(f"the job {job!r} failed: {reason(error)}") from error
+    except (Py4JError, ConnectionError) as error:
+        raise SparkLostError(
+            f"the Java machine of Spark ended in the job {job!r}: see spark.log and spark-console.log in the work "
+            "folder; the same call goes on where it was"
+        ) from error
+
+
+def reason(error: PySparkException) -> str:
+    """The line of *error* that names the cause: that of the Python exception in a worker, where there is one."""
+    text = str(error)
+    traceback = text.rfind("Traceback (most recent call last):")
+    raised = _RAISED.findall(text, traceback) if traceback >= 0 else []
+    if not raised:
+        return text.strip().partition("\n")[0]
+    name, message = raised[0]
+    return message if name.startswith("millstream.") else f"{name}: {message}"
