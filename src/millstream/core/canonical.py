@@ -38,10 +38,13 @@ def parse_canonical(data: bytes) -> Any:
     """The value of *data*, which must be canonical to the last byte. Raises :class:`CanonicalError` otherwise."""
     try:
         value = msgspec.json.decode(data)
+        value = value if _is_plain(value) else _with_doubles(value)
+        canonical = canonical_json(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CanonicalError(f"not JSON: {error}") from error
-    value = value if _is_plain(value) else _with_doubles(value)
-    if canonical_json(value) != data:
+    except RecursionError as error:
+        raise CanonicalError("not JSON that is read here: it is nested too deeply") from error
+    if canonical != data:
         raise CanonicalError("not canonical JSON (RFC 8785): write it with sorted keys and no spaces")
     return value
 
