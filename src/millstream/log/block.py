@@ -194,7 +194,7 @@ def _add_received(sections: SectionWriter, columns: Columns) -> tuple[int, int]:
 
 def _add_event(sections: SectionWriter, columns: Columns, received: tuple[int, int]) -> tuple[int, int]:
     times = columns.event_time
-    if times is None:
+    if times is None or np.array_equal(times, columns.received_at):  # type: ignore[arg-type]
         return received
     if isinstance(times, int):
         sections.add(EVENT_TIME, NUMBERS, CONSTANT, len(columns), b"")

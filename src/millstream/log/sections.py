@@ -22,6 +22,9 @@ NUMBERS, BYTES, INDEX = 0, 1, 2  # parts of a column
 
 CONSTANT, U8, U16, U32, I64, D8, D16, D32, RAW = range(9)  # encodings
 
+MAX_ITEMS = 1 << 25
+"""More values are never written into one section; an announced number above it is refused unread."""
+
 _UNSIGNED: dict[int, Any] = {U8: np.uint8, U16: np.uint16, U32: np.uint32}
 _DELTAS: dict[int, Any] = {D8: np.int8, D16: np.int16, D32: np.int32}
 _I64 = struct.Struct("<q")
@@ -108,14 +111,15 @@ class SectionReader:
         """Whether there is such a section."""
         return (column, part) in self._places
 
-    def numbers(self, column: int, part: int = NUMBERS) -> npt.NDArray[Any]:
-        """The non-negative numbers of a section."""
+    def numbers(self, column: int, part: int, count: int) -> npt.NDArray[Any]:
+        """The *count* non-negative numbers of a section."""
         encoding, items, raw = self._unpack(column, part)
+        _expect(items == count, column, f"{items} numbers for {count} values")
         if encoding == CONSTANT:
             _expect(raw.size == 8, column, "a constant has eight bytes")
-            return np.full(items, _I64.unpack(raw)[0], np.int64)
+            return np.full(count, _I64.unpack(raw)[0], np.int64)
         _expect(encoding in _UNSIGNED, column, f"encoding {encoding} does not hold numbers")
-        return _view(raw, _UNSIGNED[encoding], items, column)
+        return _view(raw, _UNSIGNED[encoding], count, column)
 
     def times(self, column: int, least: int, count: int) -> Numbers:
         """The *count* times of a column, none of which is before *least*."""
@@ -134,10 +138,10 @@ class SectionReader:
         """The *count* values of a binary or string column as an Arrow array of *kind*."""
         if not self.has(column, INDEX):
             return self._plain(column, kind, count)
-        index = self.numbers(column, INDEX)
-        entries = self._places[column, NUMBERS][2] if self.has(column) else 0
-        _expect(len(index) == count and count > 0, column, f"{len(index)} values for {count} messages")
-        _expect(int(index.max()) < entries, column, "a value outside the dictionary")
+        index = self.numbers(column, INDEX, count)
+        entries = self._unpack(column, NUMBERS)[1]
+        _expect(0 < entries <= count, column, f"a dictionary of {entries} for {count} values")
+        _expect(0 <= int(index.min()) and int(index.max()) < entries, column, "a value outside the dictionary")
         dictionary = self._plain(column, kind, entries)
         if entries == 1:
             return pa.repeat(dictionary[0], count)
@@ -145,7 +149,6 @@ class SectionReader:
 
     def offsets(self, column: int, count: int, end: int | None = None) -> npt.NDArray[np.int32]:
         """The *count* + 1 offsets that the lengths of a column add up to; the last must be *end*."""
-        _expect(self.has(column), column, "its lengths are missing")
         encoding, items, raw = self._unpack(column, NUMBERS)
         _expect(items == count, column, f"{items} lengths for {count} values")
         if encoding == CONSTANT:
@@ -159,7 +162,8 @@ class SectionReader:
             _expect(int(lengths.sum(dtype=np.int64)) < 2**31, column, "more than 2 GiB of values")
             offsets = np.zeros(count + 1, np.int32)
             np.cumsum(lengths, out=offsets[1:])
-        _expect(end is None or int(offsets[-1]) == end, column, "the lengths do not add up to the bytes")
+        total = int(offsets[-1])
+        _expect(total <= MAX_ITEMS if end is None else total == end, column, "the lengths do not add up")
         return offsets
 
     def _plain(self, column: int, kind: Any, count: int) -> Any:
@@ -168,7 +172,9 @@ class SectionReader:
         return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), data])
 
     def _unpack(self, column: int, part: int) -> tuple[int, int, Any]:
+        _expect(self.has(column, part), column, f"its part {part} is missing")
         encoding, codec, items, size, position, stored = self._places[column, part]
+        _expect(part == BYTES or items <= MAX_ITEMS, column, f"{items} items are more than a block holds")
         try:
             raw = decompress(self._data[position : position + stored], codec, size)
         except ValueError as error:

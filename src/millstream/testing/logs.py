@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -389,7 +389,12 @@ class LogStoreConformance:
         assert (found.blocks, found.messages) == (5, 10)
 
     def test_what_cannot_be_a_message_is_refused_and_nothing_is_stored(self, log: Log) -> None:
-        wrong: list[Any] = [[b"a", "text"], [1], [Message("text")], pa.RecordBatch.from_pydict({"body": [None]})]
+        wrong: list[Any] = [
+            [b"a", "text"],
+            [1],
+            [Message(cast(bytes, "text"))],
+            pa.RecordBatch.from_pydict({"body": [None]}),
+        ]
         with log.writer() as writer:
             for messages in wrong:
                 with pytest.raises(LogInputError):
