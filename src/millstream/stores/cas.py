@@ -16,7 +16,7 @@ from millstream.core.durable import sync_folder
 from millstream.stores.checks import check_promise, check_properties
 from millstream.stores.hashing import copy_stream
 from millstream.stores.listing import Listing
-from millstream.stores.names import check_content_id, check_space
+from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
 from millstream.stores.places import Place, find_place
 from millstream.stores.protocol import (
@@ -81,7 +81,7 @@ class CasStore:
         self._require_space(space)
         found: list[Entry] = []
         with translated(f"listing {self.url}"):
-            for key, names in self._listing.walk((), prefix.encode("utf-8"), after.encode("utf-8")):
+            for key, names in self._listing.walk((), order_key(prefix), order_key(after)):
                 if len(names) == 1 and is_cid(names[0]):
                     with contextlib.suppress(FileNotFoundError):  # gone meanwhile
                         status = (self._root / names[0]).lstat()

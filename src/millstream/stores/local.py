@@ -22,7 +22,7 @@ from millstream.stores.folders import make_folder, open_folder, remove_empty_fol
 from millstream.stores.hashing import copy_stream
 from millstream.stores.listing import Listing
 from millstream.stores.local_writer import HIDDEN, LocalWriter
-from millstream.stores.names import check_content_id, check_space
+from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
 from millstream.stores.places import Place, find_place, make_place
 from millstream.stores.protocol import (
@@ -97,7 +97,7 @@ class LocalStore:
         check_space(space)
         found: list[Entry] = []
         with self._in_space(space):
-            walk = self._listing.walk((spell_name(space),), prefix.encode("utf-8"), after.encode("utf-8"))
+            walk = self._listing.walk((spell_name(space),), order_key(prefix), order_key(after))
             for key, names in walk:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
                     status = os.lstat("/".join((self._root, *names)))
@@ -141,6 +141,7 @@ class LocalStore:
         return _info(content_id, status, description)
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
+        check_content_id(content_id)
         kept = check_properties(properties)
         with self._in_space(space, content_id), self._writer.lock(content_id), self._place(space, content_id) as place:
             status, description = self._describe(space, content_id, place)
@@ -154,6 +155,7 @@ class LocalStore:
             return self.put(to_space, to_content_id, source, mimetype=info.mimetype, properties=info.properties)
 
     def delete(self, space: str, content_id: str) -> None:
+        check_content_id(content_id)
         with self._in_space(space, content_id), self._writer.lock(content_id):
             with self._place(space, content_id) as place:
                 place.remove()

@@ -13,7 +13,7 @@ import msgspec
 from millstream.core.clock import Clock, SystemClock
 from millstream.stores.checks import check_promise, check_properties
 from millstream.stores.hashing import copy_stream
-from millstream.stores.names import check_content_id, check_space
+from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
     AlreadyExistsError,
@@ -42,7 +42,7 @@ class _Space:
 
     def ordered(self) -> list[bytes]:
         if self._ordered is None:
-            self._ordered = sorted(content_id.encode("utf-8") for content_id in self.items)
+            self._ordered = sorted(map(order_key, self.items))
         return self._ordered
 
     def put(self, item: _Item) -> None:
@@ -71,7 +71,7 @@ class MemoryStore:
 
     def spaces(self) -> Sequence[str]:
         with self._lock:
-            return sorted(self._spaces, key=lambda space: space.encode("utf-8"))
+            return sorted(self._spaces, key=order_key)
 
     def has_space(self, space: str) -> bool:
         check_space(space)
@@ -89,7 +89,7 @@ class MemoryStore:
             del self._spaces[space]
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
-        start, low = prefix.encode("utf-8"), after.encode("utf-8")
+        start, low = order_key(prefix), order_key(after)
         found: list[Entry] = []
         with self._lock:
             within = self._space(space)

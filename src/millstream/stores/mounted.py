@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 from urllib.parse import quote
 
-from millstream.stores.names import check_space
+from millstream.stores.names import check_space, order_key
 from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, ItemInfo, Store, StoreInputError
 
 
@@ -32,7 +32,7 @@ class MountedStore:
     def spaces(self) -> Sequence[str]:
         mounted = [space for space, store in self._ordered() if store.has_space(space)]
         own = [space for space in self._base.spaces() if space not in self._mounts]
-        return sorted(own + mounted, key=lambda space: space.encode("utf-8"))
+        return sorted(own + mounted, key=order_key)
 
     def has_space(self, space: str) -> bool:
         return self._store(space).has_space(space)
@@ -93,4 +93,4 @@ class MountedStore:
         return self._mounts.get(space, self._base)
 
     def _ordered(self) -> list[tuple[str, Store]]:
-        return sorted(self._mounts.items(), key=lambda mount: mount[0].encode("utf-8"))
+        return sorted(self._mounts.items(), key=lambda mount: order_key(mount[0]))

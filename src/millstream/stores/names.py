@@ -27,10 +27,18 @@ def check_content_id(content_id: str) -> str:
     return content_id
 
 
-def _check_length(what: str, text: str, limit: int) -> None:
+def order_key(text: str) -> bytes:
+    """What listings are ordered by: the UTF-8 bytes of a content id, or of a part of one.
+
+    Raises :class:`StoreInputError` where *text* has none.
+    """
     try:
-        length = len(text.encode("utf-8"))
+        return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise StoreInputError(f"the {what} {text[:100]!r} is not UTF-8 text; choose another name") from error
+        raise StoreInputError(f"{text[:100]!r} is not UTF-8 text; no content id holds it") from error
+
+
+def _check_length(what: str, text: str, limit: int) -> None:
+    length = len(order_key(text))
     if not 1 <= length <= limit:
         raise StoreInputError(f"the {what} {text[:100]!r} has {length} bytes of UTF-8; it needs 1 to {limit}")

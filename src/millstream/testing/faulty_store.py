@@ -1,0 +1,237 @@
+"""Stores that go wrong on purpose: decorators over any :class:`millstream.stores.Store`.
+
+Each fault takes *when*, which picks the calls that go wrong (all of them without it), so that one test can break one
+item of one space. Faults can be stacked.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.stores import DEFAULT_MIMETYPE, Entry, ItemInfo, ItemNotFoundError, Store, StoreUnavailableError
+
+WRITES = frozenset({"create_space", "delete_space", "put", "set_properties", "copy", "delete"})
+"""The methods that change something."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of a store's method. ``space`` and ``content_id`` are empty where the method has none."""
+
+    method: str
+    space: str = ""
+    content_id: str = ""
+
+
+When = Callable[[Call], bool]
+Result = TypeVar("Result")
+
+
+def always(_: Call) -> bool:
+    """Picks every call."""
+    return True
+
+
+class StoreWrapper:
+    """A store that does what another one does; subclasses step in :meth:`before` or :meth:`after` a call."""
+
+    def __init__(self, store: Store, when: When = always) -> None:
+        self.store = store
+        self.when = when
+
+    def before(self, call: Call) -> None:
+        """Called before every call; what it raises is the outcome."""
+
+    def after(self, call: Call) -> None:
+        """Called after every call that succeeded; what it raises is the outcome."""
+
+    @property
+    def url(self) -> str:
+        return self.store.url
+
+    def spaces(self) -> Sequence[str]:
+        return self._do(Call("spaces"), self.store.spaces)
+
+    def has_space(self, space: str) -> bool:
+        return self._do(Call("has_space", space), lambda: self.store.has_space(space))
+
+    def create_space(self, space: str) -> None:
+        self._do(Call("create_space", space), lambda: self.store.create_space(space))
+
+    def delete_space(self, space: str) -> None:
+        self._do(Call("delete_space", space), lambda: self.store.delete_space(space))
+
+    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
+        return self._do(
+            Call("entries", space), lambda: self.store.entries(space, prefix=prefix, after=after, limit=limit)
+        )
+
+    def info(self, space: str, content_id: str) -> ItemInfo:
+        return self._do(Call("info", space, content_id), lambda: self.store.info(space, content_id))
+
+    def open(
+        self, space: str, content_id: str, *, start: int = 0, length: int | None = None
+    ) -> AbstractContextManager[BinaryIO]:
+        return self._do(
+            Call("open", space, content_id), lambda: self.store.open(space, content_id, start=start, length=length)
+        )
+
+    def put(
+        self,
+        space: str,
+        content_id: str,
+        source: BinaryIO,
+        *,
+        mimetype: str = DEFAULT_MIMETYPE,
+        properties: Mapping[str, str] | None = None,
+        sha256: str | None = None,
+        create_only: bool = False,
+    ) -> ItemInfo:
+        return self._do(
+            Call("put", space, content_id),
+            lambda: self.store.put(
+                space,
+                content_id,
+                source,
+                mimetype=mimetype,
+                properties=properties,
+                sha256=sha256,
+                create_only=create_only,
+            ),
+        )
+
+    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
+        return self._do(
+            Call("set_properties", space, content_id), lambda: self.store.set_properties(space, content_id, properties)
+        )
+
+    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
+        return self._do(
+            Call("copy", space, content_id), lambda: self.store.copy(space, content_id, to_space, to_content_id)
+        )
+
+    def delete(self, space: str, content_id: str) -> None:
+        self._do(Call("delete", space, content_id), lambda: self.store.delete(space, content_id))
+
+    def _do(self, call: Call, function: Callable[[], Result]) -> Result:
+        self.before(call)
+        result = function()
+        self.after(call)
+        return result
+
+
+class _Times:
+    """Counts down, whoever asks."""
+
+    def __init__(self, times: int | None) -> None:
+        self._left = times
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            return self._left >= 0
+
+
+class UnavailableStore(StoreWrapper):
+    """Does not answer the first *times* calls (every call with None)."""
+
+    def __init__(self, store: Store, times: int | None = None, when: When = always) -> None:
+        super().__init__(store, when)
+        self._times = _Times(times)
+
+    def before(self, call: Call) -> None:
+        if self.when(call) and self._times.take():
+            raise StoreUnavailableError(f"{self.url} did not answer {call.method}; try again")
+
+
+class LostReplyStore(StoreWrapper):
+    """Makes the first *times* changes, and fails as if it had not: the reply is lost."""
+
+    def __init__(self, store: Store, times: int | None = None, when: When = always) -> None:
+        super().__init__(store, when)
+        self._times = _Times(times)
+
+    def after(self, call: Call) -> None:
+        if call.method in WRITES and self.when(call) and self._times.take():
+            raise StoreUnavailableError(f"the reply of {self.url} to {call.method} was lost; try again")
+
+
+class SlowStore(StoreWrapper):
+    """Takes *seconds* a call, on *clock*."""
+
+    def __init__(self, store: Store, clock: Clock, seconds: float, when: When = always) -> None:
+        super().__init__(store, when)
+        self._clock, self._seconds = clock, seconds
+
+    def before(self, call: Call) -> None:
+        if self.when(call):
+            self._clock.sleep(self._seconds)
+
+
+class VanishingStore(StoreWrapper):
+    """Lists items that it then says do not exist."""
+
+    def before(self, call: Call) -> None:
+        if call.method in ("info", "open") and self.when(call):
+            raise ItemNotFoundError(f"there is no {call.content_id!r} in {self.url}/{call.space}")
+
+
+class StaleListingStore(StoreWrapper):
+    """Lists every space as it was when it was first listed, whatever has happened since."""
+
+    def __init__(self, store: Store, when: When = always) -> None:
+        super().__init__(store, when)
+        self._listings: dict[str, Sequence[Entry]] = {}
+
+    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
+        if not self.when(Call("entries", space)):
+            return super().entries(space, prefix=prefix, after=after, limit=limit)
+        if space not in self._listings:
+            self._listings[space] = super().entries(space, limit=10**9)
+        low, start = after.encode("utf-8"), prefix.encode("utf-8")
+        keyed = ((entry.content_id.encode("utf-8"), entry) for entry in self._listings[space])
+        return [entry for key, entry in keyed if key > low and key.startswith(start)][:limit]
+
+
+class DamagingStore(StoreWrapper):
+    """Gives *damage* of an item's bytes and id in place of its bytes; listings and checksums stay as they are."""
+
+    def __init__(self, store: Store, damage: Callable[[bytes, str], bytes], when: When = always) -> None:
+        super().__init__(store, when)
+        self._damage = damage
+
+    def open(
+        self, space: str, content_id: str, *, start: int = 0, length: int | None = None
+    ) -> AbstractContextManager[BinaryIO]:
+        if not self.when(Call("open", space, content_id)):
+            return super().open(space, content_id, start=start, length=length)
+        with super().open(space, content_id) as source:
+            damaged = self._damage(source.read(), content_id)
+        return io.BytesIO(damaged[start:] if length is None else damaged[start : start + length])
+
+
+def flips_bit(store: Store, when: When = always, *, seed: int = 0) -> DamagingStore:
+    """*store*, but one bit of what is read is flipped; always the same one of an item, chosen by *seed*."""
+
+    def damage(data: bytes, content_id: str) -> bytes:
+        if not data:
+            return data
+        bit = random.Random(f"{seed}/{content_id}").randrange(8 * len(data))
+        return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+
+    return DamagingStore(store, damage, when)
+
+
+def truncates(store: Store, when: When = always, *, share: float = 0.5) -> DamagingStore:
+    """*store*, but only the first *share* (0 to 1, rounded down) of an item's bytes is read."""
+    return DamagingStore(store, lambda data, _: data[: int(len(data) * share)], when)

@@ -1,0 +1,43 @@
+"""Every store that ships passes the shipped suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millstream.core.cid import cid_of
+from millstream.stores import CAS_SPACE, CasStore, LocalStore, MemoryStore, MountedStore, Store
+from millstream.testing.faulty_store import StoreWrapper
+from millstream.testing.stores import CommonStoreConformance, StoreConformance
+
+
+class TestLocalStore(StoreConformance):
+    def open_store(self, folder: Path) -> Store:
+        return LocalStore(folder)
+
+
+class TestMemoryStore(StoreConformance):
+    reopens = False
+
+    def open_store(self, folder: Path) -> Store:
+        return MemoryStore()
+
+
+class TestMountedStore(StoreConformance):
+    def open_store(self, folder: Path) -> Store:
+        mounts = {"space": LocalStore(folder / "else?where"), "x-y.z": LocalStore(folder / "100% more")}
+        return MountedStore(LocalStore(folder / "base & more"), mounts)
+
+
+class TestWrappedStore(StoreConformance):
+    def open_store(self, folder: Path) -> Store:
+        return StoreWrapper(LocalStore(folder))
+
+
+class TestCasStore(CommonStoreConformance):
+    space = CAS_SPACE
+
+    def open_store(self, folder: Path) -> Store:
+        return CasStore(folder)
+
+    def content_id(self, data: bytes, name: str = "item") -> str:
+        return cid_of(data)
