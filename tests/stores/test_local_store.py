@@ -1,0 +1,280 @@
+"""What only a store in a folder can get wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from millstream.stores import (
+    ItemNotFoundError,
+    LocalStore,
+    SpaceNotEmptyError,
+    SpaceNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+    all_entries,
+)
+from millstream.stores.sidecar import DamagedSidecarError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = LocalStore(tmp_path / "store")
+    store.create_space("space")
+    return store
+
+
+def put(store: LocalStore, content_id: str, data: bytes = b"grain", **more: str) -> None:
+    store.put("space", content_id, io.BytesIO(data), properties=more)
+
+
+def ids(store: LocalStore, **options: str) -> list[str]:
+    return [entry.content_id for entry in store.entries("space", **options)]  # type: ignore[arg-type]
+
+
+def sidecars(store: LocalStore, tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "store" / ".millstream" / "sidecars").rglob("*.json"))
+
+
+def test_content_files_can_be_checked_with_stock_tools(store: LocalStore, tmp_path: Path) -> None:
+    put(store, "lib/json/decoder.py", b"def decode(): ...\n")
+    command = ["sha256sum", "lib/json/decoder.py"]
+    done = subprocess.run(command, cwd=tmp_path / "store" / "space", capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == store.info("space", "lib/json/decoder.py").checksum()
+
+
+def test_path_of_names_the_file_with_the_bytes(store: LocalStore) -> None:
+    for content_id in ("a", "a/b", "../x", "x" * 600):
+        put(store, content_id, content_id.encode())
+    for content_id in ("a", "a/b", "../x", "x" * 600):
+        assert store.path_of("space", content_id).read_bytes() == content_id.encode()
+    with pytest.raises(ItemNotFoundError):
+        store.path_of("space", "missing")
+
+
+class TestFilesPutThereBehindItsBack:
+    def test_are_listed_and_have_no_provider_checksum(self, store: LocalStore, tmp_path: Path) -> None:
+        file = tmp_path / "store" / "space" / "by hand" / "file.txt"
+        file.parent.mkdir()
+        file.write_bytes(b"grain")
+        assert ids(store) == ["by hand/file.txt"]
+        info = store.info("space", "by hand/file.txt")
+        assert (info.checksums, info.size, info.properties) == ((), 5, {})
+        with store.open("space", "by hand/file.txt") as source:
+            assert source.read() == b"grain"
+
+    def test_get_properties_but_no_checksum_that_nobody_took(self, store: LocalStore, tmp_path: Path) -> None:
+        (tmp_path / "store" / "space" / "file").write_bytes(b"grain")
+        store.set_properties("space", "file", {"seen": "yes"})
+        info = store.info("space", "file")
+        assert (info.checksums, info.properties) == ((), {"seen": "yes"})
+        store.copy("space", "file", "space", "copy")
+        assert store.info("space", "copy").checksum() == hashlib.sha256(b"grain").hexdigest()
+
+    @pytest.mark.parametrize("name", [".hidden", ".nfs0001", "50%", "%41", "%2Ehidden%"])
+    def test_are_no_items_where_no_id_is_spelled_so(self, store: LocalStore, tmp_path: Path, name: str) -> None:
+        (tmp_path / "store" / "space" / name).write_bytes(b"")
+        assert ids(store) == []
+
+    def test_are_no_items_where_their_long_path_is_not_ours(self, store: LocalStore, tmp_path: Path) -> None:
+        folder = tmp_path / "store" / "space" / ("x" * 254 + "%")
+        folder.mkdir()
+        (folder / "tail").write_bytes(b"")
+        (folder / ("y" * 3)).write_bytes(b"")
+        flat = tmp_path / "store" / "space" / "%2F"
+        flat.mkdir()
+        (flat / "a%2Fb").write_bytes(b"")
+        assert ids(store) == ["a/b", "x" * 254 + "tail", "x" * 254 + "yyy"]
+
+    def test_that_replace_an_item_do_not_hide_what_was_recorded(self, store: LocalStore, tmp_path: Path) -> None:
+        put(store, "item", b"grain")
+        path = store.path_of("space", "item")
+        path.unlink()
+        path.write_bytes(b"chaff!")
+        info = store.info("space", "item")
+        assert info.size == 6
+        assert info.checksum() == hashlib.sha256(b"grain").hexdigest()
+
+    def test_keep_a_space_from_being_deleted(self, store: LocalStore, tmp_path: Path) -> None:
+        (tmp_path / "store" / "space" / "deep").mkdir()
+        (tmp_path / "store" / "space" / "deep" / ".hidden").write_bytes(b"")
+        with pytest.raises(SpaceNotEmptyError, match=r"\.hidden"):
+            store.delete_space("space")
+
+
+class TestPlantedLinks:
+    def test_are_never_followed_out_of_the_store(self, store: LocalStore, tmp_path: Path) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "secret").write_bytes(b"secret")
+        space = tmp_path / "store" / "space"
+        (space / "folder").symlink_to(outside)
+        (space / "file").symlink_to(outside / "secret")
+        assert ids(store) == []
+        for content_id in ("file", "folder/secret"):
+            with pytest.raises(ItemNotFoundError):
+                store.info("space", content_id)
+            with pytest.raises(ItemNotFoundError):
+                store.open("space", content_id)
+            with pytest.raises(ItemNotFoundError):
+                store.delete("space", content_id)
+            put(store, content_id, b"ours")
+            assert store.info("space", content_id).size == 4
+        assert [path.name for path in outside.iterdir()] == ["secret"]
+        assert (outside / "secret").read_bytes() == b"secret"
+
+    def test_are_no_spaces(self, store: LocalStore, tmp_path: Path) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (tmp_path / "store" / "linked").symlink_to(outside)
+        assert store.spaces() == ["space"]
+        assert not store.has_space("linked")
+        with pytest.raises(SpaceNotFoundError):
+            store.put("linked", "item", io.BytesIO(b""))
+        with pytest.raises(StoreError):
+            store.create_space("linked")
+        assert list(outside.iterdir()) == []
+
+    def test_in_the_hidden_folder_do_not_lead_out_either(self, store: LocalStore, tmp_path: Path) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        sidecars = tmp_path / "store" / ".millstream" / "sidecars"
+        sidecars.mkdir(parents=True)
+        (sidecars / "space").symlink_to(outside)
+        with pytest.raises(StoreError):
+            put(store, "item")
+        assert list(outside.iterdir()) == []
+
+    def test_of_other_kinds_are_no_items(self, store: LocalStore, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "store" / "space" / "pipe")
+        assert ids(store) == []
+        with pytest.raises(ItemNotFoundError):
+            store.open("space", "pipe")
+
+
+class TestMissingFolder:
+    def test_is_unavailable_and_not_an_empty_store(self, tmp_path: Path) -> None:
+        store = LocalStore(tmp_path / "unmounted", create=False)
+        for ask in (store.spaces, lambda: store.has_space("space"), lambda: store.entries("space")):
+            with pytest.raises(StoreUnavailableError, match="mount"):
+                ask()
+        for write in (lambda: put(store, "item"), lambda: store.delete("space", "item")):
+            with pytest.raises(StoreUnavailableError):
+                write()
+        assert not (tmp_path / "unmounted").exists()
+
+    def test_is_made_by_making_a_space(self, tmp_path: Path) -> None:
+        store = LocalStore(tmp_path / "new", create=False)
+        store.create_space("space")
+        assert store.spaces() == ["space"]
+
+
+class TestSidecars:
+    def test_that_are_damaged_are_named_and_healed_by_a_put(self, store: LocalStore, tmp_path: Path) -> None:
+        put(store, "item", a="1")
+        (sidecar,) = sidecars(store, tmp_path)
+        data = bytearray(sidecar.read_bytes())
+        for place in range(len(data)):
+            damaged = data.copy()
+            damaged[place] ^= 1
+            sidecar.write_bytes(damaged)
+            with pytest.raises(DamagedSidecarError, match="'item'"):
+                store.info("space", "item")
+        put(store, "item", a="2")
+        assert store.info("space", "item").properties == {"a": "2"}
+
+    def test_of_another_item_are_refused(self, store: LocalStore, tmp_path: Path) -> None:
+        put(store, "item")
+        (item,) = sidecars(store, tmp_path)
+        put(store, "other")
+        (other,) = set(sidecars(store, tmp_path)) - {item}
+        item.write_bytes(other.read_bytes())
+        with pytest.raises(DamagedSidecarError, match="describes 'other'"):
+            store.info("space", "item")
+
+    def test_follow_their_files_to_another_disk(self, store: LocalStore, tmp_path: Path) -> None:
+        put(store, "item", b"old", version="1")
+        put(store, "item", b"newer", version="2")
+        subprocess.run(["cp", "-a", tmp_path / "store", tmp_path / "moved"], check=True)
+        moved = LocalStore(tmp_path / "moved")
+        assert moved.info("space", "item") == store.info("space", "item")
+
+    def test_go_with_their_items_and_spaces(self, store: LocalStore, tmp_path: Path) -> None:
+        put(store, "item")
+        store.delete("space", "item")
+        assert sidecars(store, tmp_path) == []
+        store.delete_space("space")
+        assert list((tmp_path / "store" / ".millstream" / "sidecars").iterdir()) == []
+
+
+def test_a_store_of_another_format_is_not_written_to(store: LocalStore, tmp_path: Path) -> None:
+    put(store, "item")
+    (tmp_path / "store" / ".millstream" / "format").write_bytes(b"millstream local store 2\n")
+    later = LocalStore(tmp_path / "store")
+    with pytest.raises(StoreError, match="local store 2"):
+        put(later, "other")
+    assert ids(later) == ["item"]
+
+
+def test_no_draft_is_left_by_writes_that_end_well_or_badly(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.create_space("space")
+    put(store, "item")
+    with pytest.raises(StoreError):
+        store.put("space", "item", io.BytesIO(b"x"), sha256="0" * 64)
+    drafts = tmp_path / "store" / ".millstream" / "drafts"
+    assert [path for path in drafts.rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+    del store
+    assert list(drafts.iterdir()) == []
+
+
+def test_empty_folders_go_with_their_last_item(store: LocalStore, tmp_path: Path) -> None:
+    put(store, "a/b/c")
+    put(store, "a/d")
+    store.delete("space", "a/b/c")
+    assert not (tmp_path / "store" / "space" / "a" / "b").exists()
+    store.delete("space", "a/d")
+    assert list((tmp_path / "store" / "space").iterdir()) == []
+
+
+class TestListing:
+    def test_sees_what_was_added_and_removed_between_chunks(self, store: LocalStore) -> None:
+        for number in range(10):
+            put(store, f"folder/{number}")
+        assert ids(store, after="folder/3")[0] == "folder/4"
+        put(store, "folder/35")
+        store.delete("space", "folder/4")
+        assert ids(store, after="folder/3")[:2] == ["folder/35", "folder/5"]
+
+    def test_reads_a_settled_folder_once_for_all_chunks(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "store" / "space" / "folder"
+        folder.mkdir()
+        for number in range(100):
+            (folder / f"{number:03}").write_bytes(b"")
+        for path in (folder, folder.parent):
+            os.utime(path, (1, 1))
+        scans: list[object] = []
+        scandir = os.scandir
+        monkeypatch.setattr(os, "scandir", lambda folder: scans.append(folder) or scandir(folder))
+        assert len(list(all_entries(store, "space", chunk=7))) == 100
+        assert len(scans) == 2
+
+    def test_skips_what_vanishes_while_it_lists(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(5):
+            put(store, str(number))
+        lstat = os.lstat
+
+        def delete_then_look(path: str) -> os.stat_result:
+            if path.endswith("/2"):
+                Path(path).unlink()
+            return lstat(path)
+
+        monkeypatch.setattr(os, "lstat", delete_then_look)
+        assert [entry.content_id for entry in store.entries("space", limit=3)] == ["0", "1", "3"]

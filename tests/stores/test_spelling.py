@@ -1,0 +1,75 @@
+"""Content ids as paths: reversible, and never outside their folder."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.stores.names import MAX_CONTENT_ID_BYTES
+from millstream.stores.spelling import FLAT_FOLDER, read_flat_name, read_name, spell_name, spellings
+
+odd_text = st.text(
+    st.one_of(st.sampled_from("./%\n\\ aé"), st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    min_size=1,
+)
+content_ids = st.one_of(
+    odd_text,
+    st.lists(odd_text, min_size=1, max_size=4).map("/".join),
+    st.tuples(odd_text, st.integers(1, 400)).map(lambda pair: pair[0] * pair[1]),
+).map(lambda text: text.encode()[:MAX_CONTENT_ID_BYTES].decode("utf-8", "ignore") or "x")
+
+
+def read_path(path: tuple[str, ...]) -> bytes:
+    """The id that a path spells, by the rules of the format document."""
+    flat = path[0] == FLAT_FOLDER
+    names = path[1:] if flat else path
+    read = read_flat_name if flat else read_name
+    spelled = b""
+    for name in names[:-1]:
+        piece = read(name[:-1]) if name.endswith("%") else read(name)
+        assert piece is not None
+        spelled += piece if name.endswith("%") else piece + b"/"
+    last = read(names[-1])
+    assert last is not None
+    return spelled + last
+
+
+@given(content_ids)
+def test_every_spelling_reads_back_as_the_id(content_id: str) -> None:
+    for path in spellings(content_id):
+        assert read_path(path) == content_id.encode()
+
+
+@given(content_ids)
+def test_every_name_is_one_that_a_file_may_have_and_stays_inside(content_id: str) -> None:
+    for path in spellings(content_id):
+        assert sum(len(name.encode()) + 1 for name in path) < 4096
+        for name in path:
+            assert 1 <= len(name.encode()) <= 255
+            assert "/" not in name
+            assert not name.startswith(".")
+            assert not any(ord(character) < 32 for character in name)
+
+
+@given(st.sets(content_ids, min_size=2, max_size=8))
+def test_no_two_ids_share_a_path(ids: set[str]) -> None:
+    paths = [path for content_id in ids for path in spellings(content_id)]
+    assert len(set(paths)) == len(paths)
+
+
+@given(st.text(st.sampled_from(string.ascii_letters + string.digits + " _-."), min_size=1, max_size=50))
+def test_plain_segments_are_spelled_as_they_are(segment: str) -> None:
+    plain = segment.lstrip(".") or "x"
+    assert spellings(f"folder/{plain}")[0] == ("folder", plain)
+
+
+@pytest.mark.parametrize("name", ["%", "%4", "%41", "%2f", "a%2Fb", ".x", "%2e", "a\nb", "%FF", "50%", "caf\udce9"])
+def test_a_name_that_we_would_not_write_is_not_read(name: str) -> None:
+    assert read_name(name) is None
+
+
+def test_hidden_names_are_escaped_so_that_no_space_hides_our_own_folder() -> None:
+    assert spell_name(".millstream") == "%2Emillstream"
