@@ -218,7 +218,7 @@ def _decide_without_checksum(seen: Observation) -> Outcome:
     if seen.content == Answer.MISSING:
         return _vanished(seen)
     if seen.manifest is not None and seen.content == seen.manifest:
-        return _outcome("B19", Verdict.SUCCESS)
+        return _audited(seen, "B19")
     if seen.attempt < LAST_ATTEMPT:
         return _retry("B19", seen)
     if seen.manifest is None and seen.fresh:
@@ -243,11 +243,7 @@ def _decide_recorded(seen: Observation) -> Outcome:
         return _vanished(seen)
     if seen.content not in (seen.manifest, Answer.NOT_READ):
         return _fail("B3", seen)
-    if seen.audit is None:
-        return _outcome("A7", Verdict.FAILURE, task=FollowUp.AUDIT)
-    if seen.audit not in (seen.manifest, Answer.NOT_KEPT):
-        return _outcome("A6", Verdict.FAILURE, task=FollowUp.BIT_ERROR)
-    return _outcome("B2" if seen.content == Answer.NOT_READ else "B1", Verdict.SUCCESS)
+    return _audited(seen, "B2" if seen.content == Answer.NOT_READ else "B1")
 
 
 def _decide_differing(seen: Observation) -> Outcome:
@@ -262,6 +258,15 @@ def _decide_differing(seen: Observation) -> Outcome:
         return _outcome("A5", Verdict.FAILURE, ManifestAction.SET_TO_STORE)
     proven = seen.content == seen.store and not seen.elsewhere
     return _fail_old(seen, "B8", "B9", ManifestAction.SET_TO_STORE if proven else ManifestAction.KEEP)
+
+
+def _audited(seen: Observation, row: str) -> Outcome:
+    """All agree with the manifest: SUCCESS under *row*, unless the audit log does not."""
+    if seen.audit is None:
+        return _outcome("A7", Verdict.FAILURE, task=FollowUp.AUDIT)
+    if seen.audit not in (seen.manifest, Answer.NOT_KEPT):
+        return _outcome("A6", Verdict.FAILURE, task=FollowUp.BIT_ERROR)
+    return _outcome(row, Verdict.SUCCESS)
 
 
 def _vanished(seen: Observation) -> Outcome:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from millstream.mill.joining import Joined, groups, outer_join
 from millstream.mill.manifest import Manifest, ManifestRow
-from millstream.mill.policy import Pair
+from millstream.mill.policy import Pair, Policy
+from millstream.mill.policy_repository import Policies
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.queue.protocol import WorkQueue
@@ -65,22 +66,22 @@ def plan_space_duplication(
 ) -> Plan:
     """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
 
-    All deletes come before all copies, and a task for the space itself where one end has not got it. Two items are
-    the same where their sizes agree and the manifest has one checksum for both that is no older than the source's
+    All deletes come before all copies; last comes a task for the space itself where one end has not got it. Two items
+    are the same where their sizes agree and the manifest has one checksum for both that is no older than the source's
     last change; with *everything* they are put on the queue all the same, as the document's looping producer does.
     Without a queue this is a dry run.
     """
     counts: Counter[Difference] = Counter()
     examples: list[str] = []
     queued = {Difference.COPY, Difference.CHANGE, Difference.DELETE} | ({Difference.SAME} if everything else set())
-    if queue is not None and not all(_has_space(providers, store, space) for store in (pair.source, pair.destination)):
-        queue.put([encode_task(Duplicate(pair.source, pair.destination, space))])
     for wanted in ({Difference.DELETE, Difference.HELD}, {Difference.COPY, Difference.CHANGE, Difference.SAME}):
         found = ((name, kind) for name, kind in _differences(providers, manifest, pair, space) if kind in wanted)
         for group in groups(found, GROUP):
             counts.update(kind for _, kind in group)
             examples += [name for name, kind in group if kind == Difference.HELD][: EXAMPLES - len(examples)]
             _put(queue, pair, space, [name for name, kind in group if kind in queued])
+    if not all(_has_space(providers, store, space) for store in (pair.source, pair.destination)):
+        _put(queue, pair, space, [""])
     return Plan(
         pair,
         space,
@@ -91,6 +92,34 @@ def plan_space_duplication(
         held=counts[Difference.HELD],
         held_examples=tuple(examples),
     )
+
+
+def duplication_rounds(
+    policies: Policies, providers: Providers, space: str | None = None
+) -> Sequence[Sequence[tuple[Pair, str]]]:
+    """What the policies ask to be copied: pairs of stores with a space of at least one of them, in rounds.
+
+    A pair whose source is itself a copy (A → B, B → C) comes in a later round than the pair that fills it. With
+    *space*, only that one. Raises :class:`UnknownStoreError` for a pair whose store is not configured.
+    """
+    rounds: dict[int, list[tuple[Pair, str]]] = {}
+    for policy in policies.by_account.values():
+        for name in sorted(_spaces(policy, providers) if space is None else {space}):
+            pairs = policy.lookup(name)
+            for pair in pairs:
+                rounds.setdefault(_depth(pair, pairs), []).append((pair, name))
+    return [list(dict.fromkeys(rounds[depth])) for depth in sorted(rounds)]
+
+
+def _spaces(policy: Policy, providers: Providers) -> set[str]:
+    stores = {store for pair in policy.pairs for store in (pair.source, pair.destination)}
+    return {space for store in stores for space in providers.call(providers[store].spaces)}
+
+
+def _depth(pair: Pair, pairs: Sequence[Pair], seen: frozenset[Pair] = frozenset()) -> int:
+    """How many copies lie between the original and this pair's source; a circle ends where it closes."""
+    feeding = [other for other in pairs if other.destination == pair.source and other not in seen and other != pair]
+    return max((1 + _depth(other, pairs, seen | {pair}) for other in feeding), default=0)
 
 
 def _has_space(providers: Providers, store: str, space: str) -> bool:

@@ -24,6 +24,9 @@ from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
 TAKE = 10
 """Tasks in one take (seed document: "reading up to 10 tasks at a time")."""
 
+RESERVE = 4
+"""Tasks taken for each thread, so that none waits for a commit of the queue."""
+
 FAILURES = 3
 """A task that has failed so often is set aside (seed document: "If it has failed three times")."""
 
@@ -102,7 +105,7 @@ class WorkerManager:
 
     def run_until_drained(self) -> Tally:
         """Work until no task is ready, leased or delayed on any queue; dead ones stay where they are."""
-        return self._run(lambda idle: bool(self._open()) and self._pause(min(idle, 1.0)))
+        return self._run(self._await_delayed)
 
     def run(self) -> Tally:
         """Work until :meth:`stop` is called."""
@@ -126,9 +129,9 @@ class WorkerManager:
         return self.tally
 
     def _take(self, pool: ThreadPoolExecutor) -> bool:
-        """Fill up the pool, with a reserve of one task a thread; True if anything was taken."""
+        """Fill up the pool and its reserve; True if anything was taken."""
         taken = False
-        while sum(job.finished_at is None for job in self._jobs) < 2 * self._settings.threads:
+        while sum(job.finished_at is None for job in self._jobs) < RESERVE * self._settings.threads:
             jobs = next(filter(None, map(self._lease, self._queues)), [])
             if not jobs:
                 break
@@ -235,8 +238,12 @@ class WorkerManager:
         except LeaseLostError:
             self.tally.lost += 1
 
-    def _open(self) -> int:
-        return sum(queue.depth().open for queue in self._queues)
+    def _await_delayed(self, seconds: float) -> bool:
+        """Sleep for at most a second if a task is delayed or in other hands; False if nothing is left."""
+        if not any(queue.depth().open for queue in self._queues):
+            return False
+        self._clock.sleep(min(seconds, 1.0))
+        return True
 
     def _pause(self, seconds: float) -> bool:
         """Wait for *seconds* unless stopped before; True if the work goes on."""

@@ -1,0 +1,282 @@
+"""``millstream mill``: duplicate by policy, check every bit, repair, report."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from millstream.cli.common import data_options, is_terminal, json_option, print_json, size_text
+from millstream.mill.checker import Checked
+from millstream.mill.manifest import Event
+from millstream.mill.policy import encode_policy
+from millstream.mill.policy_lint import lint_policy
+from millstream.mill.producer import Plan, duplication_rounds, plan_space_duplication
+from millstream.mill.providers import is_system
+from millstream.mill.recorder import record_space
+from millstream.mill.report import Report, ReportResult, build_report, tsv_lines
+from millstream.mill.sweep import check_space
+from millstream.mill.tasks import QueueName, encode_task
+from millstream.mill.workers import Tally
+from millstream.node import Node
+from millstream.settings import Settings
+
+WORK = (QueueName.DUPLICATION_HIGH, QueueName.REPAIR, QueueName.DUPLICATION_LOW, QueueName.BIT_INTEGRITY)
+"""The queues that ``mill work`` empties, in order of priority."""
+
+
+@click.group()
+def mill() -> None:
+    """Duplicate by policy, check every bit, repair, report."""
+
+
+@mill.group()
+def policy() -> None:
+    """Which spaces are copied from which store to which others."""
+
+
+@policy.command("show")
+@data_options
+@json_option
+def show_policy(settings: Settings, as_json: bool) -> None:
+    """Print the policy of every account."""
+    with Node.open(settings) as node:
+        for account, one in node.policies.by_account.items():
+            if as_json:
+                print_json({"account": account, "policy": msgspec.Raw(encode_policy(one))})
+                continue
+            click.echo(f"{account}:")
+            for space, pairs in one.spaces.items():
+                click.echo(f"  {space}: {', '.join(map(str, pairs)) or 'as other spaces'}")
+            click.echo(f"  other spaces: {', '.join(map(str, one.defaults)) or 'not copied'}")
+            if one.ignored:
+                click.echo(f"  never copied: {', '.join(one.ignored)}")
+
+
+@policy.command("lint")
+@data_options
+@json_option
+def lint(settings: Settings, as_json: bool) -> int:
+    """Say what in the policies is probably not meant. Exit code 1 if there is anything."""
+    found = 0
+    with Node.open(settings) as node:
+        for account, one in node.policies.by_account.items():
+            for warned in [*node.policies.warnings[account], *lint_policy(one, list(node.providers))]:
+                found += 1
+                if as_json:
+                    print_json({"account": account, **msgspec.to_builtins(warned)})
+                else:
+                    click.echo(f"{account}: {warned.code}: {warned}")
+    return 1 if found else 0
+
+
+@mill.command()
+@click.option("--space", metavar="SPACE", help="Only this space.")
+@click.option("--all", "everything", is_flag=True, help="Look at every item, not only at those that seem to differ.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@data_options
+@json_option
+def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: bool, as_json: bool) -> int:
+    """Copy by policy what differs, until nothing is left to do. Exit code 1 if a task died."""
+    dead = 0
+    with Node.open(settings) as node:
+        for pairs in duplication_rounds(node.policies, node.providers, space):
+            queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
+            for pair, name in pairs:
+                if not dry_run:
+                    record_space(node.providers, node.manifest, pair.source, name)
+                plan = plan_space_duplication(node.providers, node.manifest, pair, name, queue, everything=everything)
+                _print_plan(plan, as_json)
+            if not dry_run:
+                tally = _work(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
+                _print_tally(tally, as_json)
+                dead += tally.dead
+    return 1 if dead else 0
+
+
+@mill.command()
+@click.option("--store", "only_store", metavar="ID", help="Only this store.")
+@click.option("--space", "only_space", metavar="SPACE", help="Only this space.")
+@click.option("--account", default="local", show_default=True, help="Named in the reports.")
+@data_options
+@json_option
+def check(settings: Settings, only_store: str | None, only_space: str | None, account: str, as_json: bool) -> int:
+    """Read every byte, compare it with the manifest, and write a report for each space.
+
+    What is found is put on the repair queue (see `millstream mill repair`). Exit code 1 unless every report says
+    SUCCESS.
+    """
+    good = True
+    with Node.open(settings) as node:
+        for store, space in _spaces(node, only_store, only_space):
+            report = _check(node, store, space, account)
+            _print_report(report, as_json)
+            good = good and report.result == ReportResult.SUCCESS
+    return 0 if good else 1
+
+
+@mill.command()
+@click.argument("item", nargs=-1, metavar="[SPACE CONTENT_ID]")
+@click.option("--dry-run", is_flag=True, help="Say what a repair of the named item would do.")
+@data_options
+@json_option
+def repair(settings: Settings, item: Sequence[str], dry_run: bool, as_json: bool) -> int:
+    """Heal what checks have found, or the copies of one item, by a vote of the manifest and the copies.
+
+    Exit code 1 if something could not be healed; the reason is printed.
+    """
+    if len(item) not in (0, 2) or (dry_run and not item):
+        raise click.UsageError("name a space and a content id, or nothing to work off the repair queue")
+    with Node.open(settings) as node:
+        if dry_run:
+            print_json(node.repairer.plan(*item))
+            return 0
+        if not item:
+            errors = node.queue(QueueName.BIT_ERROR)
+            before = errors.depth().ready
+            tally = _work(node, QueueName.REPAIR)
+            _print_tally(tally, as_json)
+            return 1 if tally.dead or errors.depth().ready > before else 0
+        healing = node.repairer.repair(*item)
+        for event in healing.events:
+            if as_json:
+                print_json(event)
+            else:
+                what = f"healed from store {event.good}" if event.healed else "not healed"
+                click.echo(f"{event.space}/{event.content_id} {event.store}: {what}: {event.reason}")
+        return 1 if healing.refused else 0
+
+
+@mill.command()
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@click.option("--verify", is_flag=True, help="Walk the chain of reports and print the SHA-256 of the last one.")
+@data_options
+@json_option
+def report(settings: Settings, store: str | None, space: str | None, verify: bool, as_json: bool) -> int:
+    """Print the latest report of every space. Exit code 1 unless all say SUCCESS."""
+    good = True
+    with Node.open(settings) as node:
+        for where in _spaces(node, store, space):
+            latest = node.reports.latest(*where)
+            if latest is None:
+                click.echo(f"{where[0]}/{where[1]}: never checked; run `millstream mill check`", err=True)
+                good = False
+                continue
+            if verify:
+                click.echo(f"{where[0]}/{where[1]}: {node.reports.verify(*where)}")
+            else:
+                _print_report(latest, as_json)
+            good = good and latest.result == ReportResult.SUCCESS
+    return 0 if good else 1
+
+
+@mill.command()
+@click.argument("queues", nargs=-1, type=click.Choice([name.value for name in QueueName]))
+@click.option("--drain", is_flag=True, help="End when nothing is left to do.")
+@data_options
+@json_option
+def work(settings: Settings, queues: Sequence[str], drain: bool, as_json: bool) -> int:
+    """Work on tasks, the first queue named before the second, until stopped (SIGTERM lets running tasks end)."""
+    with Node.open(settings) as node:
+        manager = node.workers(*([QueueName(name) for name in queues] or WORK))
+        signal.signal(signal.SIGTERM, lambda *_: manager.stop())
+        signal.signal(signal.SIGINT, lambda *_: manager.stop())
+        tally = manager.run_until_drained() if drain else manager.run()
+        _print_tally(tally, as_json)
+    return 1 if tally.dead else 0
+
+
+@mill.command()
+@click.argument("store")
+@click.argument("space")
+@click.argument("content_ids", nargs=-1, required=True)
+@data_options
+def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str]) -> None:
+    """Record that items were deleted from STORE on purpose, so that their copies may be deleted too."""
+    with Node.open(settings) as node:
+        now = node.clock.now()
+        node.manifest.record([Event(store, space, name, now, deleted=True) for name in content_ids])
+    click.echo(f"{len(content_ids)} tombstones recorded; `millstream mill duplicate` deletes the copies")
+
+
+def _spaces(node: Node, store: str | None, space: str | None) -> Iterator[tuple[str, str]]:
+    """Every space of every configured store, listed or known to the manifest, but those of the system."""
+    known = set(node.manifest.spaces())
+    for name in node.providers:
+        known |= {(name, listed) for listed in node.providers.call(node.providers[name].spaces)}
+    for where in sorted(known):
+        if not is_system(where[1]) and store in (None, where[0]) and space in (None, where[1]):
+            yield where
+
+
+def _check(node: Node, store: str, space: str, account: str) -> Report:
+    started = node.clock.now()
+    lines: list[str] = []
+
+    def follow(group: Sequence[Checked]) -> None:
+        rows = list(tsv_lines((one.result for one in group), account=account))
+        lines.extend(rows[1:] if lines else rows)
+        for name in (QueueName.REPAIR, QueueName.BIT_ERROR):
+            tasks = [encode_task(one.task[1]) for one in group if one.task and one.task[0] == name]
+            if tasks:
+                node.queue(name).put(tasks)
+
+    tally = check_space(
+        node.providers, node.manifest, store, space, threads=node.settings.mill.workers, on_checked=follow
+    )
+    made = build_report(tally, store, space, started_at=started, ended_at=node.clock.now(), account=account)
+    node.reports.save(made, "".join(lines).encode())
+    return made
+
+
+def _work(node: Node, *names: QueueName) -> Tally:
+    """Work on the queues until they are drained, with a progress bar on a terminal."""
+    total = sum(node.queue(name).depth().open for name in names)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, disable=not is_terminal() or not total, transient=True) as progress:
+        bar = progress.add_task("tasks", total=total)
+        manager = node.workers(*names, on_progress=lambda tally: progress.update(bar, completed=tally.done))
+        return manager.run_until_drained()
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    if as_json:
+        print_json({"tasks": plan.tasks, **msgspec.to_builtins(plan)})
+        return
+    click.echo(
+        f"{plan.space} {plan.pair}: {plan.copies:,} to copy, {plan.changes:,} to compare, {plan.deletes:,} to delete, "
+        f"{plan.same:,} unchanged"
+    )
+    if plan.held:
+        names = ", ".join(plan.held_examples) + (" …" if plan.held > len(plan.held_examples) else "")
+        click.echo(f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}")
+
+
+def _print_tally(tally: Tally, as_json: bool) -> None:
+    if as_json:
+        print_json(tally)
+    else:
+        click.echo(f"tasks: {tally.done:,} done, {tally.failed:,} tried again, {tally.dead:,} dead")
+
+
+def _print_report(found: Report, as_json: bool) -> None:
+    if as_json:
+        values: dict[str, Any] = msgspec.to_builtins(found)
+        print_json(values)
+        return
+    click.echo(
+        f"{found.store}/{found.space}: {found.result.value}: {found.listed:,} listed, {found.checked:,} checked, "
+        f"{found.explained:,} explained, {found.failed:,} failed, {size_text(found.bytes)} read, "
+        f"coverage {found.coverage:.1%}"
+    )
+    for finding in found.findings[:20]:
+        click.echo(f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}")
+    if len(found.findings) > 20:
+        click.echo(f"  … and {len(found.findings) - 20:,} more; see --json")
+    for note in found.notes:
+        click.echo(f"  {note}")

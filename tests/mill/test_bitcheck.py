@@ -1,0 +1,221 @@
+"""The bit check table: every row by name, and the whole input space."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from millstream.mill.bitcheck import (
+    FRESH_MICROSECONDS,
+    LAST_ATTEMPT,
+    RETRY_DELAY,
+    ROWS,
+    Answer,
+    FollowUp,
+    ManifestAction,
+    Observation,
+    Outcome,
+    Verdict,
+    decide,
+    is_fresh,
+    shape,
+)
+
+A, B, C, D = (letter * 64 for letter in "abcd")
+NO = Answer
+PENULTIMATE = LAST_ATTEMPT - 1
+
+
+def whole_space() -> list[Observation]:
+    """Every combination of what the sources can say, with real sums."""
+    axes = (
+        [(None, False), (A, False), (A, True)],
+        [A, B, NO.MISSING, NO.NO_CHECKSUM, NO.UNREACHABLE],
+        [A, B, C, NO.MISSING, NO.UNREADABLE, NO.NOT_READ],
+        [NO.NOT_KEPT, None, A, B, C, D],
+        range(1, LAST_ATTEMPT + 1),
+        [False, True],
+        [False, True],
+    )
+    return [
+        Observation(manifest, store, content, deleted, audit, attempt, fresh, elsewhere)
+        for (manifest, deleted), store, content, audit, attempt, fresh, elsewhere in itertools.product(*axes)
+    ]
+
+
+EVERYTHING = whole_space()
+
+
+def seen(manifest: str | None, store: str, content: str, **more: object) -> Observation:
+    return Observation(manifest, store, content, **more)  # type: ignore[arg-type]
+
+
+REFERENCE = [
+    # row, observation, verdict, manifest action, follow-up
+    ("B1", seen(A, A, A, attempt=1), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    ("B2", seen(A, A, NO.NOT_READ), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    ("B3", seen(A, A, B, attempt=1), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B3", seen(A, A, B, elsewhere=True, fresh=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B3V", seen(A, A, NO.MISSING, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B3V", seen(A, A, NO.MISSING), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
+    ("B3V", seen(None, A, NO.MISSING), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B4", seen(A, A, NO.UNREADABLE, attempt=2), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B4", seen(A, A, NO.UNREADABLE), Verdict.ERROR, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B5", seen(A, B, A, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B6", seen(A, B, A, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B7", seen(A, B, A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B8", seen(A, B, B, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B8", seen(A, B, NO.NOT_READ, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B9", seen(A, B, B), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.BIT_ERROR),
+    ("B9", seen(A, B, B, elsewhere=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.REPAIR),
+    ("B9", seen(A, B, NO.NOT_READ), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B10", seen(A, B, C), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B10", seen(A, B, NO.MISSING), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B11", seen(A, B, B, fresh=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B11", seen(None, B, B, fresh=True), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    ("B14", seen(None, B, B, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B15", seen(None, B, B), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
+    ("B15", seen(None, B, NO.NOT_READ), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
+    ("B16", seen(None, B, C), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B17", seen(A, NO.MISSING, NO.MISSING, attempt=PENULTIMATE), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B18", seen(A, NO.MISSING, NO.MISSING), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
+    (
+        "B18",
+        seen(A, NO.MISSING, NO.MISSING, elsewhere=True),
+        Verdict.FAILURE,
+        ManifestAction.MARK_MISSING,
+        FollowUp.REPAIR,
+    ),
+    ("B19", seen(A, NO.NO_CHECKSUM, A), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    ("B19", seen(A, NO.NO_CHECKSUM, B, fresh=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B19", seen(A, NO.NO_CHECKSUM, NO.NOT_READ), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B20", seen(None, NO.MISSING, NO.MISSING, attempt=1), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+    (
+        "B21",
+        seen(A, NO.MISSING, NO.MISSING, deleted=True, attempt=1),
+        Verdict.IGNORE,
+        ManifestAction.KEEP,
+        FollowUp.NONE,
+    ),
+    ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    ("B22", seen(A, NO.UNREACHABLE, NO.NOT_READ), Verdict.ERROR, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    ("B24", seen(A, A, A, deleted=True), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+]
+
+
+@pytest.mark.parametrize(("row", "observation", "verdict", "action", "task"), REFERENCE)
+def test_a_row_of_the_reference_table_has_its_outcome(
+    row: str, observation: Observation, verdict: Verdict, action: ManifestAction, task: FollowUp
+) -> None:
+    outcome = decide(observation)
+    assert (outcome.row, outcome.verdict, outcome.manifest, outcome.task) == (row, verdict, action, task)
+
+
+DOCUMENT = [
+    # row of the document, observation with all four sources, verdict, what is done
+    (1, seen(A, A, A, audit=A), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    (1, seen(A, A, NO.NOT_READ, audit=A), Verdict.SUCCESS, ManifestAction.KEEP, FollowUp.NONE),
+    (2, seen(A, A, B, audit=A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (3, seen(A, B, A, audit=A), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (4, seen(A, B, NO.NOT_READ, audit=A, attempt=1), Verdict.RETRY, ManifestAction.KEEP, FollowUp.NONE),
+    (5, seen(A, B, B, audit=B), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.NONE),
+    (5, seen(None, B, B, audit=B), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.NONE),
+    (6, seen(A, A, A, audit=B), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (6, seen(A, A, NO.NOT_READ, audit=B), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.BIT_ERROR),
+    (7, seen(A, A, A, audit=None), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.AUDIT),
+    (8, seen(A, NO.MISSING, NO.MISSING, audit=A), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
+    (9, seen(None, B, B, audit=None), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
+    (10, seen(A, B, B, audit=A), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.BIT_ERROR),
+    (11, seen(None, NO.MISSING, NO.MISSING, audit=None), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
+]
+
+
+@pytest.mark.parametrize(("number", "observation", "verdict", "action", "task"), DOCUMENT)
+def test_a_row_of_the_document_has_its_outcome(
+    number: int, observation: Observation, verdict: Verdict, action: ManifestAction, task: FollowUp
+) -> None:
+    outcome = decide(observation)
+    assert (outcome.document, outcome.verdict, outcome.manifest, outcome.task) == (number, verdict, action, task)
+
+
+def test_every_observation_has_an_outcome_of_a_known_row() -> None:
+    assert {decide(observation).row for observation in EVERYTHING} == set(ROWS)
+
+
+def test_the_outcome_depends_only_on_which_sums_are_equal() -> None:
+    names = {A: D, B: A, C: B, D: C}
+
+    def renamed(value: str | None) -> str | None:
+        return names.get(value, value) if value is not None else None
+
+    for observation in EVERYTHING:
+        other = msgspec.structs.replace(
+            observation,
+            manifest=renamed(observation.manifest),
+            store=renamed(observation.store),
+            content=renamed(observation.content),
+            audit=renamed(observation.audit),
+        )
+        assert shape(other) == shape(observation)
+        assert decide(other) == decide(observation)
+
+
+def every(predicate: object) -> list[tuple[Observation, Outcome]]:
+    return [(o, decide(o)) for o in EVERYTHING if predicate(o)]  # type: ignore[operator]
+
+
+def test_the_last_attempt_is_never_retried_and_a_wait_comes_only_before_it() -> None:
+    for observation, outcome in every(lambda o: True):
+        if outcome.verdict == Verdict.RETRY:
+            assert observation.attempt < LAST_ATTEMPT
+            assert outcome.delay == (RETRY_DELAY if observation.attempt == PENULTIMATE else 0.0)
+        else:
+            assert outcome.delay == 0.0
+
+
+def test_p9_success_means_that_nothing_contradicts_the_manifest() -> None:
+    for observation, outcome in every(lambda o: True):
+        if outcome.verdict == Verdict.SUCCESS:
+            assert observation.manifest is not None
+            assert not observation.deleted
+            assert observation.store in (observation.manifest, Answer.NO_CHECKSUM)
+            assert observation.content in (observation.manifest, Answer.NOT_READ)
+            assert observation.audit in (observation.manifest, Answer.NOT_KEPT)
+
+
+def test_the_manifest_is_rewritten_only_where_bytes_and_provider_agree_or_the_bytes_are_never_read() -> None:
+    for observation, outcome in every(lambda o: True):
+        if outcome.manifest == ManifestAction.SET_TO_STORE:
+            assert outcome.verdict == Verdict.FAILURE
+            assert observation.content == observation.store or observation.audit == observation.store
+        if outcome.manifest == ManifestAction.CREATE:
+            assert observation.manifest is None
+            assert observation.content in (observation.store, Answer.NOT_READ)
+
+
+def test_rot_is_reported_at_once_however_fresh_the_object_is() -> None:
+    rotten = every(lambda o: o.manifest == A and not o.deleted and o.store == A and o.content in (B, C))
+    assert rotten
+    assert all(outcome.row == "B3" and outcome.verdict == Verdict.FAILURE for _, outcome in rotten)
+
+
+def test_every_failure_asks_for_something_to_be_done() -> None:
+    for _, outcome in every(lambda o: True):
+        if outcome.verdict in (Verdict.FAILURE, Verdict.ERROR):
+            assert outcome.task != FollowUp.NONE or outcome.manifest != ManifestAction.KEEP
+        else:
+            assert outcome.task == FollowUp.NONE
+            assert outcome.manifest == ManifestAction.KEEP
+
+
+def test_an_attempt_out_of_range_counts_as_the_nearest() -> None:
+    assert decide(seen(A, B, A, attempt=0)).row == "B5"
+    assert decide(seen(A, B, A, attempt=99)).row == "B7"
+
+
+def test_an_unknown_age_is_old() -> None:
+    assert not is_fresh(None, 10**15)
+    assert is_fresh(10**15 - FRESH_MICROSECONDS + 1, 10**15)
+    assert not is_fresh(10**15 - FRESH_MICROSECONDS, 10**15)
