@@ -29,7 +29,7 @@ from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
 from millstream.mill.policy_repository import Policies, PolicyRepository
-from millstream.mill.processor import Registry, Sink
+from millstream.mill.processor import Processor, Registry, Sink
 from millstream.mill.providers import Providers
 from millstream.mill.repair_log import RepairLog
 from millstream.mill.repairer import Repairer, RepairProcessor
@@ -171,10 +171,14 @@ class Node:
         return PolicyRepository.in_folder(self.settings.policy_folder).load()
 
     @cached_property
+    def repairs(self) -> RepairLog:
+        """What was healed, and what was not and why."""
+        return RepairLog(self.database)
+
+    @cached_property
     def repairer(self) -> Repairer:
         """Heals copies by a vote of the manifest and the others."""
-        log = RepairLog(self.database)
-        return Repairer(self.providers, self.manifest, log, sources=self.policies.sources)
+        return Repairer(self.providers, self.manifest, self.repairs, sources=self.policies.sources)
 
     def queue(self, name: str) -> WorkQueue:
         """The work queue *name*, opened once and kept."""
@@ -188,7 +192,7 @@ class Node:
     def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first."""
         checker = Checker(self.providers, self.manifest)
-        processors = {
+        processors: dict[type[Any], Processor] = {
             Duplicate: DuplicationProcessor(self.providers, self.manifest),
             BitCheck: BitCheckProcessor(checker),
             Repair: RepairProcessor(self.repairer),

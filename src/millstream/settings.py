@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NewType
+from typing import Any, Literal, NewType
 
 import msgspec
 
@@ -22,6 +22,8 @@ from millstream.core.errors import InputError
 FILE_NAME = "millstream.toml"
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
 DEFAULT_DATA = "./millstream-data"
+PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
+"""The first store of a node: a local folder that also shows the content-addressed files as its space ``cas``."""
 
 Duration = NewType("Duration", int)
 """A length of time in microseconds; written as ``500ms``, ``30s``, ``20m``, ``2h``, ``7d`` or a number of seconds."""
@@ -47,7 +49,7 @@ class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: Duration = Duration(30 * 60 * MICROSECONDS)
     max_delay: Duration = Duration(20 * 60 * MICROSECONDS)
     leap: Duration | None = None
-    cut: str = "at_event"
+    cut: Literal["at_event", "midpoint"] = "at_event"
 
 
 class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +60,7 @@ class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One storage provider."""
+    """One storage provider. ``{data}`` in its URL stands for the node's data folder."""
 
     url: str
 
@@ -103,11 +105,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def store_urls(self) -> dict[str, str]:
-        """The storage providers by id. Without any configured: one, ``primary``, in the data folder, which also
-        shows the node's content-addressed files as its space ``cas``."""
-        if self.stores:
-            return {name: store.url for name, store in self.stores.items()}
-        return {"primary": f"file://{self.folder / 'stores' / 'primary'}?mount=cas:cas://{self.folder / 'cas'}"}
+        """The storage providers by id; without any configured, the one at :data:`PRIMARY_URL`."""
+        urls = {name: store.url for name, store in self.stores.items()} or {"primary": PRIMARY_URL}
+        return {name: url.replace("{data}", str(self.folder)) for name, url in urls.items()}
 
     @property
     def policy_folder(self) -> Path:

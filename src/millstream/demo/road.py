@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from millstream.core.clock import Clock
 from millstream.core.durable import write_durably
 from millstream.demo.figures import Figures
 from millstream.demo.plan import DemoPlan
@@ -28,14 +28,22 @@ class Done(NamedTuple):
 class Walk:
     """What a stage works with: the node, the plan, what earlier stages found, and whom to tell of progress."""
 
-    def __init__(self, node: Node, plan: DemoPlan, folder: Path, teller: Teller, resources: contextlib.ExitStack) -> None:
+    def __init__(self, node: Node, plan: DemoPlan, folder: Path, teller: Teller) -> None:
         self.node = node
         self.plan = plan
         self.folder = folder
         self.figures: dict[str, Figures] = {}
         self.step = teller.step
-        self._resources = resources
+        self._resources = contextlib.ExitStack()
         self._spark: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._resources.close()
 
     def facts(self, stage: str) -> Mapping[str, Any]:
         """What *stage*, an earlier one, left for later ones."""
@@ -57,24 +65,20 @@ class Stage(NamedTuple):
     run: Callable[[Walk], Done]
 
 
-def walk_road(
-    stages: Sequence[Stage], node: Node, plan: DemoPlan, folder: Path, teller: Teller, clock: Clock
-) -> list[Figures]:
-    """Run *stages*; those with a record in *folder* are passed by, and their figures told again."""
-    with contextlib.ExitStack() as resources:
-        walk = Walk(node, plan, folder, teller, resources)
-        for stage in stages:
-            figures = _recorded(folder, stage) or _run(stage, walk, teller, clock)
-            walk.figures[stage.name] = figures
-            teller.end(figures)
-        return list(walk.figures.values())
+def walk_road(stages: Sequence[Stage], walk: Walk, teller: Teller) -> list[Figures]:
+    """Run *stages*; those with a record in the walk's folder are passed by, and their figures told again."""
+    for stage in stages:
+        figures = _recorded(walk.folder, stage) or _run(stage, walk, teller)
+        walk.figures[stage.name] = figures
+        teller.end(figures)
+    return list(walk.figures.values())
 
 
-def _run(stage: Stage, walk: Walk, teller: Teller, clock: Clock) -> Figures:
+def _run(stage: Stage, walk: Walk, teller: Teller) -> Figures:
     teller.begin(stage.title)
-    begun = clock.monotonic()
+    begun = walk.node.clock.monotonic()
     done = stage.run(walk)
-    seconds = round(clock.monotonic() - begun, 3)
+    seconds = round(walk.node.clock.monotonic() - begun, 3)
     figures = Figures(stage.name, stage.title, seconds, done.counts, done.bytes, dict(done.facts))
     write_durably(_record(walk.folder, stage), msgspec.json.encode(figures))
     return figures

@@ -1,0 +1,109 @@
+"""``millstream demo``: the whole road on real data."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.core.durable import write_durably
+from millstream.demo.arrivals import arrivals_of
+from millstream.demo.delivery import Delivery
+from millstream.demo.plan import DemoPlan
+from millstream.demo.progress import BarTeller, PlainTeller, Teller
+from millstream.demo.road import Walk, walk_road
+from millstream.demo.stages import stages_of
+from millstream.demo.stages.copies import COPIES, PRIMARY
+from millstream.demo.summary import Summary, print_summary, write_page
+from millstream.demo.userfile import UserRecords, read_records
+from millstream.node import Node
+from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, StoreSettings
+
+ROAD = "demo"
+"""The folder, in the data folder, of the demo's own records."""
+
+
+@click.command()
+@data_options
+@click.option("--limit", type=click.IntRange(min=1), help="Take only the first N records.")
+@click.option(
+    "--input",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Records of your own (.jsonl, .csv, .parquet).",
+)
+@click.option("--seed", default=2013, show_default=True, help="Draws the delays, what is late, what comes twice.")
+@click.option("--late", default=0.02, show_default=True, type=click.FloatRange(0, 1), help="Share later than allowed.")
+@click.option("--twice", default=0.01, show_default=True, type=click.FloatRange(0, 1), help="Share that is sent twice.")
+@json_option
+def demo(
+    settings: Settings, limit: int | None, path: Path | None, seed: int, late: float, twice: float, as_json: bool
+) -> None:
+    """Run the whole road on real data and say what was done.
+
+    Records go in, are batched by event time, anchored, copied to two more stores and checked; one copy is broken on
+    purpose, found and healed; one message is proven. The data stays in its folder, and the same command goes on where
+    it was.
+    """
+    records = read_records(path, limit) if path else None
+    delivery = Delivery(settings.batching.max_delay, late, twice, seed)
+    plan = DemoPlan(settings.batching.window, settings.batching.cut, delivery, limit, _hash(path))
+    settings = _with_stores(settings)
+    folder = settings.folder / ROAD
+    folder.mkdir(parents=True, exist_ok=True)
+    plan.keep(folder)
+    _lay_out_stores(settings)
+    if records is not None:
+        _put_aside(folder, records)
+    teller = BarTeller(Console(stderr=True)) if is_terminal() and not as_json else PlainTeller()
+    summary = _walk(settings, plan, records, folder, teller)
+    write_page(summary, Path(summary.report))
+    if as_json:
+        print_json(summary.to_json())
+    else:
+        print_summary(summary, Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120))
+
+
+def _walk(settings: Settings, plan: DemoPlan, records: UserRecords | None, folder: Path, teller: Teller) -> Summary:
+    try:
+        with Node.open(settings) as node, Walk(node, plan, folder, teller) as walk:
+            figures = walk_road(stages_of(arrivals_of(plan, records)), walk, teller)
+    finally:
+        teller.close()
+    bad = len(records.bad) if records is not None else 0
+    return Summary(str(settings.folder), plan, figures, bad, str(settings.folder / "report.html"))
+
+
+def _with_stores(settings: Settings) -> Settings:
+    """*settings* with three stores, unless the user has configured those that the demo needs."""
+    urls = {PRIMARY: PRIMARY_URL} | {name: f"file://{{data}}/stores/{name}" for name in COPIES}
+    stores = {name: StoreSettings(url) for name, url in urls.items()}
+    return msgspec.structs.replace(settings, stores={**stores, **settings.stores})
+
+
+def _lay_out_stores(settings: Settings) -> None:
+    """Make the folders of the three stores, and tell later commands on this data folder of them."""
+    for name in (PRIMARY, *COPIES):
+        (settings.folder / "stores" / name).mkdir(parents=True, exist_ok=True)
+    path = settings.folder / FILE_NAME
+    if not path.exists():
+        lines = [f'[stores.{name}]\nurl = "{store.url}"\n' for name, store in settings.stores.items()]
+        write_durably(path, "\n".join(lines).encode("utf-8"))
+
+
+def _put_aside(folder: Path, records: UserRecords) -> None:
+    lines = [msgspec.json.encode(row) + b"\n" for row in records.bad]
+    write_durably(folder / "put-aside.jsonl", b"".join(lines))
+
+
+def _hash(path: Path | None) -> str:
+    if path is None:
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,9 @@
+"""What can go wrong on the demo's road itself."""
+
+from __future__ import annotations
+
+from millstream.core.errors import MillstreamError
+
+
+class DemoError(MillstreamError):
+    """The demo's figures do not add up."""

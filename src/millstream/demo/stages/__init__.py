@@ -1,0 +1,31 @@
+"""The stages of the road, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.demo.arrivals import Arrivals
+from millstream.demo.road import Stage
+from millstream.demo.stages.anchors import anchor_batches, batch_log
+from millstream.demo.stages.copies import duplicate_spaces, ingest_files
+from millstream.demo.stages.drill import damage_copies, heal_copies, sweep_copies
+from millstream.demo.stages.proof import prove_message
+from millstream.demo.stages.publish import publish
+
+
+def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
+    """The whole road for *arrivals*: the first of them is batched and anchored."""
+    published = [Stage(f"publish-{a.log}", f"publish to the log {a.log}", publish(a)) for a in arrivals]
+    return [
+        *published,
+        Stage("batch", "batch by event time (Spark)", batch_log),
+        Stage("anchor", "write batch files, anchor, observe", anchor_batches),
+        Stage("ingest", "take in a folder of real files", ingest_files),
+        Stage("duplicate", "copy to two more stores by policy", duplicate_spaces),
+        Stage("sweep-1", "sweep every bit of every copy (Spark)", sweep_copies("sweep-1")),
+        Stage("damage", "flip a bit in one copy, delete another", damage_copies),
+        Stage("sweep-2", "sweep again (Spark)", sweep_copies("sweep-2")),
+        Stage("heal", "heal from the good copies", heal_copies),
+        Stage("sweep-3", "sweep a third time (Spark)", sweep_copies("sweep-3")),
+        Stage("prove", "prove one message, and verify it", prove_message),
+    ]

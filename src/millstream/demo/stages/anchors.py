@@ -1,0 +1,89 @@
+"""Stages 2 and 3: messages become batches, and batches are anchored."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from millstream.demo.errors import DemoError
+from millstream.demo.road import Done, Walk
+from millstream.demo.stages.publish import HOUR
+from millstream.pipeline.jobs.batch import BatchJob, run_batch
+
+GROUP = 5_000
+"""Batches that are accepted in one transaction."""
+
+
+def batch_log(walk: Walk) -> Done:
+    """Batch the log by event time, in a Spark job that uses the same batcher as everything else."""
+    job = _job(walk)
+    starts, batched = [], 0
+    for batch in job.batches():
+        starts.append(batch.header.start)
+        batched += batch.header.count
+    reasons = Counter(reject.reason for reject in job.rejects())
+    messages = walk.figures[f"publish-{walk.plan.log}"].counts["messages"]
+    if batched + reasons.total() != messages:
+        raise DemoError(f"{messages} messages, but {batched} in batches and {reasons.total()} rejected")
+    facts = {"rejected": dict(reasons), "messages": messages, "per_hour": _per_hour(starts)}
+    counts = {"messages": messages, "batches": len(starts), "in batches": batched, "rejected": reasons.total()}
+    return Done(counts, job.record.bytes, facts)
+
+
+def anchor_batches(walk: Walk) -> Done:
+    """Hand the batches to the batch writer, which puts them into files and anchors those."""
+    writer, job, total = walk.node.batch_writer, _job(walk), walk.figures["batch"].counts["batches"]
+    writer.recover()
+    config, rejects = _rules(walk), list(job.rejects())
+    done = 0
+    for group in _groups(job):
+        done += len(group)
+        writer.add(walk.plan.log, group, rejects if done == total else (), config=config)
+        walk.step(done, total)
+    writer.cut(force=True)
+    entries = list(walk.node.ledger.entries())
+    files = list(walk.node.cas.cids())
+    size = sum((walk.node.cas.root / cid).stat().st_size for cid in files)
+    totals = walk.node.observer.index.totals()
+    _check(totals.batches == total, f"{total} batches were made, but {totals.batches} are anchored")
+    facts = {"anchors": [entry.anchor_string for entry in entries], "head": entries[-1].hash}
+    counts = {"batches": totals.batches, "messages": totals.messages, "anchors": len(entries), "files": len(files)}
+    return Done(counts, size, facts)
+
+
+def _job(walk: Walk) -> BatchJob:
+    node = walk.node
+    last_id = walk.facts(f"publish-{walk.plan.log}")["last_id"]
+    return run_batch(
+        walk.spark, node.folder / "jobs", node.settings.log_url, walk.plan.log, node.batch_config,
+        last_id=last_id, clock=node.clock,
+    )  # fmt: skip
+
+
+def _groups(job: BatchJob) -> Any:
+    batches = job.batches()
+    while group := list(itertools.islice(batches, GROUP)):
+        yield group
+
+
+def _rules(walk: Walk) -> Mapping[str, Any]:
+    rules: Mapping[str, Any] = msgspec.to_builtins(walk.node.batch_config)
+    return rules
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise DemoError(otherwise)
+
+
+def _per_hour(starts: list[int]) -> list[int]:
+    hours = np.array(starts, np.int64) // HOUR
+    if not len(hours) or int(hours.max() - hours.min()) >= 200_000:
+        return []
+    counts: list[int] = np.bincount(hours - hours.min()).tolist()
+    return counts

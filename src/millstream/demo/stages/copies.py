@@ -1,0 +1,91 @@
+"""Stages 4: content comes into the first store, and goes to the two others by policy."""
+
+from __future__ import annotations
+
+import mimetypes
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from millstream.core.durable import write_durably
+from millstream.demo.errors import DemoError
+from millstream.demo.road import Done, Walk
+from millstream.mill.policy import policy_file
+from millstream.mill.policy_repository import ACCOUNTS_FILE
+from millstream.mill.producer import plan_space_duplication
+from millstream.mill.recorder import record_space
+from millstream.mill.tasks import QueueName
+from millstream.mill.workers import Tally
+from millstream.stores import AlreadyExistsError, Store, all_entries
+
+PRIMARY, COPIES = "primary", ("second", "third")
+FILES_SPACE, CAS_SPACE = "python-stdlib", "cas"
+SPACES = (CAS_SPACE, FILES_SPACE)
+_LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
+
+
+def ingest_files(walk: Walk) -> Done:
+    """Put the running Python's standard library into the first store, and record what it must hash to.
+
+    The anchored files are recorded as well: they are in that store already.
+    """
+    store, files = walk.node.providers[PRIMARY], _standard_library()
+    store.create_space(FILES_SPACE)
+    with ThreadPoolExecutor(walk.node.settings.mill.workers) as pool:
+        for done, _ in enumerate(pool.map(lambda file: _put(store, *file), files), 1):
+            walk.step(done, len(files))
+    recorded = {space: record_space(walk.node.providers, walk.node.manifest, PRIMARY, space) for space in SPACES}
+    unknown = sum(found.without_checksum for found in recorded.values())
+    if unknown:
+        raise DemoError(f"{unknown} items in the first store have no checksum to hold them to")
+    size = sum(entry.size for entry in all_entries(store, FILES_SPACE))
+    return Done({"files": recorded[FILES_SPACE].listed, "anchored files": recorded[CAS_SPACE].listed}, size)
+
+
+def duplicate_spaces(walk: Walk) -> Done:
+    """Write the policy, plan what it asks for, and let workers copy until nothing is left to do."""
+    node = walk.node
+    _write_policy(node.settings.policy_folder, node.settings.mill.account)
+    queue = node.queue(QueueName.DUPLICATION_LOW)
+    policy = node.policies.by_account[node.settings.mill.account]
+    if not queue.depth().open:
+        for space in SPACES:
+            for pair in policy.lookup(space):
+                plan_space_duplication(node.providers, node.manifest, pair, space, queue)
+    planned = queue.depth().open
+
+    def tell(tally: Tally) -> None:
+        walk.step(tally.done, planned)
+
+    tally = node.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
+    if tally.dead or queue.depth().dead:
+        cause = queue.dead(limit=1)[0].cause
+        raise DemoError(f"{queue.depth().dead} copies failed; the first: {cause}; see millstream queue dead")
+    copies = [entry.size for name in COPIES for space in SPACES for entry in all_entries(node.providers[name], space)]
+    return Done({"copies": len(copies)}, sum(copies))
+
+
+def _standard_library() -> list[tuple[str, Path]]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    kept = [path for path in files if not _LEFT_OUT.intersection(path.relative_to(root).parts[:-1])]
+    return sorted((path.relative_to(root).as_posix(), path) for path in kept)
+
+
+def _put(store: Store, content_id: str, path: Path) -> None:
+    mimetype = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    try:
+        with path.open("rb") as file:
+            store.put(FILES_SPACE, content_id, file, mimetype=mimetype, create_only=True)
+    except AlreadyExistsError:
+        return  # an earlier run had come so far
+
+
+def _write_policy(folder: Path, account: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = [{"srcStoreId": PRIMARY, "destStoreId": copy} for copy in COPIES]
+    policy = {"spaceDuplicationStorePolicies": dict.fromkeys(SPACES, pairs)}
+    write_durably(folder / policy_file(account), msgspec.json.format(msgspec.json.encode(policy)) + b"\n")
+    write_durably(folder / ACCOUNTS_FILE, msgspec.json.encode([account]) + b"\n")

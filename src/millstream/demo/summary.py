@@ -1,0 +1,166 @@
+"""What the demo did, as one JSON object, a table and an HTML page: three faces of the same figures."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from millstream.core.durable import write_durably
+from millstream.demo.charts import band_chart, bar_chart
+from millstream.demo.figures import Figures
+from millstream.demo.page import draw_page
+from millstream.demo.plan import DemoPlan
+
+HOUR_SECONDS = 3600
+MICROSECONDS = 1_000_000
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The whole run: its plan, its stages, and where its files lie; ``put_aside`` rows could not be read."""
+
+    data: str
+    plan: DemoPlan
+    stages: list[Figures]
+    put_aside: int
+    report: str
+
+    @property
+    def seconds(self) -> float:
+        """What all stages took, this run's and earlier ones'."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def facts(self, stage: str) -> Mapping[str, Any]:
+        """The facts of *stage*."""
+        return next(figures.facts for figures in self.stages if figures.stage == stage)
+
+    def lead(self) -> str:
+        """One sentence on the delivery."""
+        way = self.plan.delivery
+        return (
+            f"window {_minutes(self.plan.window)}, longest delay {_minutes(way.max_delay)}, "
+            f"{way.late_share:.0%} later than that, {way.twice_share:.0%} sent twice, seed {way.seed}"
+        )
+
+    def next_steps(self) -> list[str]:
+        """Commands to try on the data."""
+        log = self.plan.log
+        at = "" if Path(self.data) == Path("millstream-data").absolute() else f" --data {self.data}"
+        return [
+            f"millstream log read {log} --from 1 --max 3 --jsonl{at}",
+            f"millstream prove {log} 4711{at} > proof.json && millstream verify proof.json --cas {self.data}/cas",
+            f"millstream anchor ledger --json{at}",
+            f"millstream mill check{at}",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        stages = [
+            {"stage": s.stage, "title": s.title, "seconds": s.seconds, "bytes": s.bytes, "rate": round(s.rate, 1)}
+            | {"earlier": s.earlier, "counts": s.counts, "facts": {k: v for k, v in s.facts.items() if k != "per_hour"}}
+            for s in self.stages
+        ]
+        return {
+            "data": self.data,
+            "plan": msgspec.to_builtins(self.plan),
+            "put_aside": self.put_aside,
+            "report": self.report,
+            "seconds": round(self.seconds, 3),
+            "stages": stages,
+        }
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """The table of stages, the sweeps' words, the proof, and what to try next."""
+    table = Table(title="The whole road", caption=summary.lead(), box=None, pad_edge=False)
+    for name in ("stage", "what", "MB", "seconds", "a second"):
+        table.add_column(name, justify="left" if name in ("stage", "what") else "right")
+    for stage in summary.stages:
+        counts = ", ".join(f"{count:,} {name}" for name, count in stage.counts.items())
+        table.add_row(stage.title, counts, f"{stage.bytes / 1e6:,.1f}", f"{stage.seconds:,.1f}", f"{stage.rate:,.0f}")
+    table.add_row("all", "", "", f"{summary.seconds:,.1f}", "")
+    console.print(table)
+    for line in _words(summary):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _words(summary: Summary) -> list[str]:
+    rejected = ", ".join(f"{n:,} {reason}" for reason, n in sorted(summary.facts("batch")["rejected"].items()))
+    proof = summary.facts("prove")
+    findings = [
+        f"  found    {f['store']}/{f['space']}/{f['content_id']}: {f['detail']}"
+        for f in summary.facts("sweep-2")["findings"]
+    ]
+    return [
+        "",
+        f"every message is in one batch or has a reason: {rejected or 'none rejected'}",
+        *([f"{summary.put_aside:,} unreadable rows put aside"] if summary.put_aside else []),
+        *(
+            f"  damaged  {d['store']}/{d['space']}/{d['content_id']}: {d['how']}"
+            for d in summary.facts("damage")["damage"]
+        ),
+        *findings,
+        f"after repair: {_verdict(summary.facts('sweep-3')['spaces'])}",
+        f"proven: {proof['message']}",
+        f"  batch {proof['batch']} in {proof['batch file']}, anchor {proof['anchor']}, copies: {proof['copies']}",
+        "",
+        f"data    {summary.data}",
+        f"report  {summary.report}",
+        "try     " + "\n        ".join(summary.next_steps()),
+    ]
+
+
+def write_page(summary: Summary, path: Path) -> None:
+    """Draw the HTML report into *path*."""
+    sweeps = [{"sweep": n} | dict(row) for n in (1, 2, 3) for row in summary.facts(f"sweep-{n}")["spaces"]]
+    shown = ("store", "space", "content_id", "verdict", "detail")
+    findings = [{name: f[name] for name in shown} | {"now": "healed"} for f in summary.facts("sweep-2")["findings"]]
+    text = draw_page(
+        lead=f"{summary.data}: {summary.lead()}",
+        stages=summary.stages,
+        charts=_charts(summary),
+        sweeps=sweeps,
+        findings=findings,
+        proof=summary.facts("prove"),
+        next_steps=summary.next_steps(),
+    )
+    write_durably(path, text.encode("utf-8"))
+
+
+def _charts(summary: Summary) -> list[str]:
+    log = summary.plan.log
+    charts = [
+        _hourly(f"messages per hour in the log {stage.stage.removeprefix('publish-')}", stage.facts["per_hour"])
+        for stage in summary.stages
+        if stage.stage.startswith("publish-")
+    ]
+    charts.append(_hourly(f"batches per hour of the log {log}", summary.facts("batch")["per_hour"]))
+    rates = [(stage.title, stage.seconds, f"{stage.seconds:,.1f} s, {stage.rate:,.0f}/s") for stage in summary.stages]
+    charts.append(bar_chart(rates, title="seconds and rate of each stage"))
+    covered = [
+        (f"{row['store']} / {row['space']}", 100 * row["coverage"], f"{row['coverage']:.1%} of {row['listed']:,}")
+        for row in summary.facts("sweep-3")["spaces"]
+    ]
+    return [*charts, bar_chart(covered, title="coverage of the last sweep, by store and space", most=100)]
+
+
+def _hourly(title: str, counts: Sequence[int]) -> str:
+    if not counts:
+        return f"<p>{title}: the hours are too far apart to draw</p>"
+    return band_chart(np.array(counts), title=title, first="first hour", last=f"hour {len(counts):,}")
+
+
+def _verdict(spaces: Sequence[Mapping[str, Any]]) -> str:
+    results = sorted({row["result"] for row in spaces})
+    coverage = min(row["coverage"] for row in spaces)
+    return f"{' and '.join(results)}, coverage {coverage:.1%}, {sum(row['checked'] for row in spaces):,} copies checked"
+
+
+def _minutes(microseconds: int) -> str:
+    return str(dt.timedelta(microseconds=microseconds))
