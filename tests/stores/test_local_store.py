@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from millstream.stores import (
     StoreUnavailableError,
     all_entries,
 )
+from millstream.stores.drafts import Draft
 from millstream.stores.sidecar import DamagedSidecarError
 
 
@@ -278,3 +280,71 @@ class TestListing:
 
         monkeypatch.setattr(os, "lstat", delete_then_look)
         assert [entry.content_id for entry in store.entries("space", limit=3)] == ["0", "1", "3"]
+
+
+class TestCrashBetweenSidecarAndFile:
+    """The one moment at which two descriptions stand in a sidecar: the file in place picks its own."""
+
+    @pytest.fixture
+    def crash(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        place = Draft.place
+
+        def place_sidecars_only(draft: Draft, folder: int, name: str) -> None:
+            if not name.endswith(".json"):
+                raise SystemExit("killed here")
+            place(draft, folder, name)
+
+        monkeypatch.setattr(Draft, "place", place_sidecars_only)
+
+    def test_leaves_a_replaced_item_as_it_was(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    ) -> None:
+        put(store, "item", b"old", version="1")
+        before = store.info("space", "item")
+        request.getfixturevalue("crash")
+        with pytest.raises(SystemExit):
+            put(store, "item", b"newer", version="2")
+        assert store.info("space", "item") == before
+        monkeypatch.undo()
+        assert store.set_properties("space", "item", {"version": "1b"}).checksum() == before.checksum()
+        put(store, "item", b"newest", version="3")
+        assert store.info("space", "item").properties == {"version": "3"}
+
+    def test_leaves_a_new_item_not_there(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    ) -> None:
+        request.getfixturevalue("crash")
+        with pytest.raises(SystemExit):
+            put(store, "item", b"new", version="1")
+        with pytest.raises(ItemNotFoundError):
+            store.info("space", "item")
+        assert ids(store) == []
+        monkeypatch.undo()
+        put(store, "item", b"again", version="2")
+        assert store.info("space", "item").properties == {"version": "2"}
+
+    @pytest.mark.usefixtures("crash")
+    def test_leaves_a_file_put_there_by_hand_without_checksum(self, store: LocalStore, tmp_path: Path) -> None:
+        (tmp_path / "store" / "space" / "item").write_bytes(b"by hand")
+        with pytest.raises(SystemExit):
+            put(store, "item", b"new")
+        assert store.info("space", "item").checksums == ()
+
+
+FORK = """
+import io, os, sys
+from millstream.stores import LocalStore
+store = LocalStore(sys.argv[1])
+store.put("space", "before", io.BytesIO(b""))
+child = os.fork()
+store.put("space", "parent" if child else "child", io.BytesIO(b""))
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    store.put("space", "after", io.BytesIO(b""))
+"""
+
+
+def test_a_forked_child_writes_beside_its_parent(store: LocalStore, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FORK, tmp_path / "store"], check=True)
+    assert ids(store) == ["after", "before", "child", "parent"]
+    assert list((tmp_path / "store" / ".millstream" / "drafts").iterdir()) == []

@@ -1,0 +1,71 @@
+"""A folder of content-addressed files as a store."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from millstream.core.cid import cid_of
+from millstream.stores import (
+    CAS_SPACE,
+    CasStore,
+    ChecksumMismatchError,
+    RefusedError,
+    StoreInputError,
+    StoreUnavailableError,
+)
+from millstream.testing.damage import flip_bit
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CasStore:
+    return CasStore(tmp_path / "cas")
+
+
+def test_only_files_named_by_cid_are_items(store: CasStore, tmp_path: Path) -> None:
+    data = b"grain"
+    (tmp_path / "cas" / cid_of(data)).write_bytes(data)
+    (tmp_path / "cas" / "README").write_bytes(b"")
+    (tmp_path / "cas" / f".{cid_of(b'x')}.tmp").write_bytes(b"")
+    (tmp_path / "cas" / cid_of(b"folder")).mkdir()
+    (tmp_path / "cas" / cid_of(b"link")).symlink_to(tmp_path / "cas" / "README")
+    assert [entry.content_id for entry in store.entries(CAS_SPACE)] == [cid_of(data)]
+
+
+def test_bytes_that_do_not_hash_to_the_id_are_refused(store: CasStore) -> None:
+    with pytest.raises(ChecksumMismatchError):
+        store.put(CAS_SPACE, cid_of(b"grain"), io.BytesIO(b"chaff"))
+    with pytest.raises(StoreInputError):
+        store.put(CAS_SPACE, "README", io.BytesIO(b"chaff"))
+    assert store.entries(CAS_SPACE) == []
+
+
+def test_a_put_heals_a_damaged_file(store: CasStore) -> None:
+    content_id = cid_of(b"grain")
+    store.put(CAS_SPACE, content_id, io.BytesIO(b"grain"))
+    flip_bit(store.path_of(CAS_SPACE, content_id))
+    assert store.path_of(CAS_SPACE, content_id).read_bytes() != b"grain"
+    store.put(CAS_SPACE, content_id, io.BytesIO(b"grain"))
+    assert store.path_of(CAS_SPACE, content_id).read_bytes() == b"grain"
+
+
+def test_properties_and_other_spaces_are_refused(store: CasStore) -> None:
+    content_id = cid_of(b"grain")
+    with pytest.raises(RefusedError):
+        store.put(CAS_SPACE, content_id, io.BytesIO(b"grain"), properties={"a": "1"})
+    store.put(CAS_SPACE, content_id, io.BytesIO(b"grain"), properties={})
+    assert store.set_properties(CAS_SPACE, content_id, {}).properties == {}
+    with pytest.raises(RefusedError):
+        store.set_properties(CAS_SPACE, content_id, {"a": "1"})
+    with pytest.raises(RefusedError):
+        store.create_space("other")
+    with pytest.raises(RefusedError):
+        store.delete_space(CAS_SPACE)
+
+
+def test_a_missing_folder_is_unavailable_and_not_empty(tmp_path: Path) -> None:
+    store = CasStore(tmp_path / "unmounted", create=False)
+    with pytest.raises(StoreUnavailableError, match="mount"):
+        store.entries(CAS_SPACE)

@@ -1,0 +1,102 @@
+"""From URLs to stores."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from millstream.stores import (
+    CasStore,
+    LocalStore,
+    MemoryStore,
+    MountedStore,
+    StoreInputError,
+    StoreUnavailableError,
+    open_provider,
+)
+
+
+@pytest.mark.parametrize(("scheme", "kind"), [("file", LocalStore), ("cas", CasStore)])
+def test_a_folder_url_opens_a_store_in_the_folder(tmp_path: Path, scheme: str, kind: type) -> None:
+    store = open_provider(f"{scheme}://{tmp_path}/a%20b", create=True)
+    assert isinstance(store, kind)
+    assert (tmp_path / "a b").is_dir()
+    assert store.url == f"{scheme}://{tmp_path}/a%20b"
+
+
+def test_a_relative_folder_is_one_of_the_present_directory(tmp_path: Path) -> None:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        assert open_provider("file:store").url == f"file://{tmp_path}/store"
+    finally:
+        os.chdir(before)
+
+
+def test_nothing_is_made_unless_asked_for(tmp_path: Path) -> None:
+    store = open_provider(f"file://{tmp_path}/typo")
+    with pytest.raises(StoreUnavailableError):
+        store.spaces()
+    assert not (tmp_path / "typo").exists()
+
+
+def test_memory_stores_are_new_each_time() -> None:
+    store = open_provider("memory://name")
+    assert isinstance(store, MemoryStore)
+    store.create_space("space")
+    assert store.url == "memory://name"
+    assert open_provider("memory://name").spaces() == []
+
+
+def test_mounts_are_part_of_the_url(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/base?mount=a%20b:file://{tmp_path}/x%20%26&mount=cas:cas://{tmp_path}/cas"
+    store = open_provider(url, create=True)
+    assert isinstance(store, MountedStore)
+    assert store.spaces() == ["cas"]
+    store.create_space("a b")
+    store.put("a b", "item", io.BytesIO(b"grain"))
+    again = open_provider(store.url)
+    assert again.spaces() == ["a b", "cas"]
+    assert again.info("a b", "item").size == 5
+    assert (tmp_path / "x &" / "a b" / "item").read_bytes() == b"grain"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "folder",
+        "/folder",
+        "s3://bucket",
+        "file://host/folder",
+        "file://folder",
+        "file:",
+        "file:///a%00b",
+        "file:///a#b",
+        "file:///a?mount=cas",
+        "file:///a?other=cas:cas:///b",
+        "file:///a?mount=cas:ftp://b",
+    ],
+)
+def test_a_url_that_names_no_store_is_refused_with_advice(url: str) -> None:
+    with pytest.raises(StoreInputError, match=r"write|stands"):
+        open_provider(url)
+
+
+def test_a_mounted_store_is_not_mounted_upon(tmp_path: Path) -> None:
+    mounted = MountedStore(LocalStore(tmp_path / "a"), {"b": LocalStore(tmp_path / "b")})
+    with pytest.raises(StoreInputError):
+        MountedStore(mounted, {"c": LocalStore(tmp_path / "c")})
+
+
+def test_copies_cross_from_one_store_to_the_other(tmp_path: Path) -> None:
+    store = MountedStore(LocalStore(tmp_path / "a"), {"there": LocalStore(tmp_path / "b")})
+    for space in ("here", "there"):
+        store.create_space(space)
+    store.put("here", "item", io.BytesIO(b"grain"), mimetype="text/plain", properties={"a": "1"})
+    copied = store.copy("here", "item", "there", "copy")
+    assert (copied.mimetype, copied.properties, copied.size) == ("text/plain", {"a": "1"}, 5)
+    assert (tmp_path / "b" / "there" / "copy").exists()
