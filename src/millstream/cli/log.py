@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -62,12 +63,12 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
 def read(settings: Settings, name: str, first_id: int, count: int | None, jsonl: bool) -> None:
     """Print the messages of the log NAME in order: their bodies, one a line."""
     last_id = None if count is None else first_id + count - 1
-    with _open(settings) as store:
-        columns = None if jsonl else ["body"]
+    columns = None if jsonl else ["body"]
+    with _ending_quietly(), _open(settings) as store:
         for batch in _log(store, name).read(first_id, last_id, columns=columns):
             lines = map(encode_line, batch) if jsonl else batch.arrow.column("body").to_pylist()
             sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
-    sys.stdout.buffer.flush()
+        sys.stdout.buffer.flush()
 
 
 @log.command()
@@ -118,6 +119,15 @@ def verify(settings: Settings, name: str, as_json: bool) -> int:
         verdict = "ok" if found.ok else f"{len(found.problems)} problems"
         click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked: {verdict}")
     return 0 if found.ok else 1
+
+
+@contextlib.contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Whoever reads the output may stop reading: that is no failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open(settings: Settings) -> LogStore:

@@ -16,7 +16,23 @@ _log = logging.getLogger(__name__)
 
 
 class Housekeeper:
-    """Calls methods after a while. It does not keep their objects alive: what was dropped is not called."""
+    """Calls methods after a while. It does not keep their objects alive: what was dropped is not called.
+
+    Its thread ends when it is closed, or when nobody refers to it any more.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._chores = _Chores(clock)
+        self.close = weakref.finalize(self, self._chores.close)
+        """Call nothing more, and wait for the call that is running."""
+
+    def after(self, seconds: float, method: Callable[[], Any]) -> None:
+        """Call the bound *method* once, *seconds* from now, unless the housekeeper was closed before."""
+        self._chores.add(seconds, weakref.WeakMethod(method))
+
+
+class _Chores:
+    """What the thread holds on to, so that it does not keep the housekeeper alive."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -26,20 +42,18 @@ class Housekeeper:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def after(self, seconds: float, method: Callable[[], Any]) -> None:
-        """Call the bound *method* once, *seconds* from now, unless the housekeeper was closed before."""
+    def add(self, seconds: float, method: weakref.WeakMethod[Callable[[], Any]]) -> None:
         with self._changed:
             if self._closed:
                 return
             due = self._clock.monotonic() + seconds
-            heapq.heappush(self._due, (due, next(self._order), weakref.WeakMethod(method)))
+            heapq.heappush(self._due, (due, next(self._order), method))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="millstream-log-housekeeper", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Call nothing more, and wait for the call that is running."""
         with self._changed:
             self._closed = True
             self._due.clear()

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.batch import Batch
 from millstream.log.block import Block, BlockError, name_hash
-from millstream.log.errors import CorruptBlockError, MissingBlockError
+from millstream.log.errors import CorruptBlockError, DamagedLogError, MissingBlockError
 from millstream.log.ids import IdRange
 
 FETCH_BYTES = 4 << 20
 _SMALL = 4096  # messages; blocks below it are joined into larger batches
+_JOINED = 65_536  # messages, at most
 
 
 def scan_blocks(backend: Backend, log: str, ids: IdRange) -> Iterator[Block]:
@@ -51,27 +52,38 @@ def open_block(log: str, stored: StoredBlock) -> Block:
 def cut_batches(
     log: str, blocks: Iterator[Block], ids: IdRange, *, max_messages: int, columns: Sequence[str] | None = None
 ) -> Iterator[Batch]:
-    """Batches of at most *max_messages* that hold *ids*: large blocks are cut, runs of small ones are joined."""
+    """Batches of at most *max_messages* that hold *ids*: large blocks are cut, runs of small ones are joined.
+
+    All that comes before a damage is given before the damage is raised.
+    """
+    for group in _groups(blocks, max_messages):
+        first = max(ids.first, group[0].header.first_id)
+        last = min(ids.last, group[-1].header.last_id)
+        for start in range(first, last + 1, max_messages):
+            yield Batch(log, group, IdRange(start, min(last, start + max_messages - 1)), columns)
+
+
+def _groups(blocks: Iterator[Block], max_messages: int) -> Iterator[list[Block]]:
     group: list[Block] = []
-    for block in blocks:
-        first = group[0].header.first_id if group else block.header.first_id
-        if group and (block.header.count >= _SMALL or block.header.last_id - first >= max_messages):
-            yield from _cut(log, group, ids, max_messages, columns)
-            group = []
-        group.append(block)
-        if block.header.count >= _SMALL:
-            yield from _cut(log, group, ids, max_messages, columns)
-            group = []
+    damage: DamagedLogError | None = None
+    try:
+        for block in blocks:
+            if group and not _fits(block, group, max_messages):
+                yield group
+                group = []
+            group.append(block)
+            if block.header.count >= _SMALL:
+                yield group
+                group = []
+    except DamagedLogError as error:
+        damage = error
     if group:
-        yield from _cut(log, group, ids, max_messages, columns)
+        yield group
+    if damage is not None:
+        raise damage
 
 
-def _cut(
-    log: str, blocks: list[Block], ids: IdRange, max_messages: int, columns: Sequence[str] | None
-) -> Iterator[Batch]:
-    first = max(ids.first, blocks[0].header.first_id)
-    last = min(ids.last, blocks[-1].header.last_id)
-    while first <= last:
-        part = IdRange(first, min(last, first + max_messages - 1))
-        yield Batch(log, blocks, part, columns)
-        first = part.last + 1
+def _fits(block: Block, group: list[Block], max_messages: int) -> bool:
+    """Whether *block* is small, and makes no more than *max_messages* with the small ones before it."""
+    count = block.header.last_id - group[0].header.first_id + 1
+    return block.header.count < _SMALL and count <= min(max_messages, _JOINED)

@@ -141,7 +141,7 @@ class SectionReader:
         index = self.numbers(column, INDEX, count)
         entries = self._unpack(column, NUMBERS)[1]
         _expect(0 < entries <= count, column, f"a dictionary of {entries} for {count} values")
-        _expect(0 <= int(index.min()) and int(index.max()) < entries, column, "a value outside the dictionary")
+        _expect(int(index.min()) >= 0 and int(index.max()) < entries, column, "a value outside the dictionary")
         dictionary = self._plain(column, kind, entries)
         if entries == 1:
             return pa.repeat(dictionary[0], count)

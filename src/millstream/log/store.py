@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +33,6 @@ class LogStore:
         self._keeper = Housekeeper(clock)
         self._tails: dict[str, Tail] = {}
         self._lock = threading.Lock()
-        self._abandon = weakref.finalize(self, self._keeper.close)
 
     @property
     def url(self) -> str:
@@ -57,7 +55,7 @@ class LogStore:
 
     def close(self) -> None:
         """Let go of the store. Close writers and readers first; closing again does nothing."""
-        self._abandon()
+        self._keeper.close()
         self._backend.close()
 
     def __enter__(self) -> Self:

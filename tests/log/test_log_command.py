@@ -1,0 +1,134 @@
+"""``millstream log`` as a user runs it: real processes, real pipes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.log import LogSpec, open_store
+
+MILLSTREAM = [sys.executable, "-c", "from millstream.cli.main import main; main()", "log"]
+
+
+class Shell:
+    """Runs commands on one data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+
+    def run(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> str:
+        done = subprocess.run(self.line(*arguments), input=stdin, capture_output=True, check=False, timeout=60)
+        assert done.returncode == code, done.stderr.decode()
+        self.errors = done.stderr.decode()
+        return done.stdout.decode()
+
+    def line(self, *arguments: str) -> list[str]:
+        return [*MILLSTREAM, *arguments, "--data", str(self.data)]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_lines_go_in_and_come_out(shell: Shell) -> None:
+    shell.run("create", "weather")
+    assert shell.run("append", "weather", stdin=b"a\nb\r\n\nlast without end") == "1 3\n4 4\n"
+    assert shell.run("read", "weather") == "a\nb\r\n\nlast without end\n"
+    assert shell.run("read", "weather", "--from", "2", "--max", "1") == "b\r\n"
+    assert (shell.data / "log.db").exists()
+
+
+def test_json_lines_keep_every_member(shell: Shell) -> None:
+    headers = '"headers":[{"name":"a","value":"1"}]'
+    line = '{"body_base64":"/wA=","event_time":5,' + headers + ',"key":"k","received_at":6,"source":"s"}'
+    assert shell.run("append", "weather", "--jsonl", stdin=line.encode() + b"\n\n") == "1 1\n"
+    assert json.loads(shell.run("read", "weather", "--jsonl")) == {**json.loads(line), "id": 1}
+
+
+def test_a_bad_json_line_is_named_and_all_before_it_is_stored(shell: Shell) -> None:
+    lines = b'{"body":"a"}\n{"body":"b"}\n{"body":3}\n{"body":"d"}\n'
+    assert shell.run("append", "weather", "--jsonl", stdin=lines, code=2) == "1 2\n"
+    assert "standard input, line 3: not a message" in shell.errors
+    assert shell.run("read", "weather") == "a\nb\n"
+
+
+def test_a_line_that_comes_alone_is_stored_at_once(shell: Shell) -> None:
+    process = subprocess.Popen(shell.line("append", "weather"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        for number in (1, 2, 3):
+            process.stdin.write(b"line\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"%d %d\n" % (number, number)
+        with open_store(f"sqlite:///{shell.data / 'log.db'}", read_only=True) as store:
+            assert store.log(LogSpec("weather"), create=False).last_id == 3
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_files_are_appended_one_after_the_other_in_large_runs(shell: Shell, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"".join(b"%d\n" % n for n in range(50_000)))
+    two.write_bytes(b"x\n" * 10)
+    assert shell.run("append", "weather", str(one), str(two)) == "1 50000\n50001 50010\n"
+    assert shell.run("read", "weather", "--max", "50000") == one.read_text()
+
+
+def test_a_second_writer_is_told_who_writes(shell: Shell) -> None:
+    with open_store(f"sqlite:///{shell.data / 'log.db'}") as store, store.log(LogSpec("weather")).writer():
+        shell.run("append", "weather", stdin=b"a\n", code=4)
+    assert "is being written by process" in shell.errors
+
+
+def test_info_ls_and_verify_tell_people_and_programs(shell: Shell) -> None:
+    shell.run("append", "weather", stdin=b"a\nb\n")
+    found = json.loads(shell.run("info", "weather", "--json"))
+    assert (found["name"], found["count"], found["last_id"], found["durability"]) == ("weather", 2, 2, "fsync")
+    assert "weather: 2 messages, ids 1 to 2" in shell.run("info", "weather")
+    assert [json.loads(line)["name"] for line in shell.run("ls", "--json").splitlines()] == ["weather"]
+    assert "weather" in shell.run("ls")
+    assert "2 messages in 1 blocks checked: ok" in shell.run("verify", "weather")
+    assert json.loads(shell.run("verify", "weather", "--json"))["problems"] == []
+
+
+def test_verify_fails_where_something_is_wrong(shell: Shell) -> None:
+
+    shell.run("append", "weather", stdin=b"a\nb\n")
+    connection = sqlite3.connect(shell.data / "log.db")
+    with connection:
+        connection.execute("DELETE FROM blocks_1")
+    connection.close()
+    assert "1 problems" in shell.run("verify", "weather", code=1)
+    assert "ids 1 to 2 are missing" in shell.errors
+
+
+def test_what_is_not_there_is_not_found(shell: Shell) -> None:
+    shell.run("read", "weather", code=3)
+    shell.run("create", "weather")
+    shell.run("info", "wether", code=3)
+    assert "no log 'wether'" in shell.errors
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(shell: Shell) -> None:
+    shell.run("append", "weather", stdin=b"line\n" * 200_000)
+    process = subprocess.Popen(shell.line("read", "weather"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        assert process.stdout.readline() == b"line\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_a_bare_store_is_named_by_its_url(shell: Shell, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bare.db'}"
+    shell.run("append", "weather", "--store", url, stdin=b"a\n")
+    assert shell.run("read", "weather", "--store", url) == "a\n"

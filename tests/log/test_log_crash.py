@@ -1,0 +1,244 @@
+"""Processes that are killed, stopped and starved for real: what was confirmed is there, and nothing else moved."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TypeVar
+
+import pytest
+
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, LogStore, Message, WriterBusyError, open_store
+
+CHILDREN = Path(__file__).parent / "children"
+SPEC = LogSpec("torture")
+FENCED, FAILED = 7, 8
+
+Result = TypeVar("Result")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'log.db'}"
+
+
+@pytest.fixture
+def kills(size: str) -> int:
+    """How many processes are killed."""
+    return 1000 if size == "long" else 20
+
+
+def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, kills: int) -> None:
+    draw = random.Random(2)
+    confirmed_sequence = checked = 0
+    for _ in range(kills):
+        with child("append.py", url, str(draw.choice([1, 7, 300])), "15", "0") as process:
+            confirmed = [numbers(line) for line in lines(process, draw.randint(1, 40)) if not line.startswith("ready")]
+            process.kill()
+            confirmed += [numbers(line) for line in process.stdout or () if line.endswith("\n")]
+        with open_store(url) as store, store.log(SPEC).writer("child") as writer:
+            confirmed_sequence = max([confirmed_sequence, *(turn for turn, *_ in confirmed)])
+            assert writer.sequence >= confirmed_sequence
+            check_confirmed(store, confirmed)
+            checked = check_sequence(store, checked, writer.sequence)
+
+
+def test_p2_durability_holds_for_threads_that_share_commits(url: str, kills: int) -> None:
+    draw = random.Random(3)
+    for _ in range(max(kills // 5, 3)):
+        with child("append.py", url, "3", "15", "1") as process:
+            confirmed = [numbers(line) for line in lines(process, draw.randint(5, 200)) if not line.startswith("ready")]
+            process.kill()
+            confirmed += [numbers(line) for line in process.stdout or () if line.endswith("\n")]
+        with open_store(url) as store:
+            check_confirmed(store, confirmed)
+            assert store.log(SPEC).verify().ok
+
+
+def test_p3_delivery_a_killed_reader_gets_again_only_what_the_window_allows(url: str) -> None:
+    with open_store(url) as store:
+        with store.log(SPEC).writer() as writer:
+            writer.append([b"x"] * 20_000)
+        seen: list[int] = []
+        for _ in range(3):
+            with child("read.py", url) as process:
+                now = [int(line) for line in lines(process, 3000)]
+                process.kill()
+                now += [int(line) for line in process.stdout or () if line.endswith("\n")]
+            pointer = store.log(SPEC).pointer("child")
+            assert now == list(range(now[0], now[-1] + 1)), "in order, without a gap"
+            assert now[0] <= (seen[-1] if seen else 0) + 1, "nothing was left out"
+            assert pointer <= now[-1], "nothing counts as acknowledged that was not"
+            seen = now
+
+
+def test_p10_one_writer_a_living_one_is_named_and_a_killed_one_replaced_at_once(url: str) -> None:
+    with open_store(url) as store, child("append.py", url, "1", "15", "0") as process:
+        lines(process, 1)
+        with pytest.raises(WriterBusyError, match=rf"process {process.pid} on .* since "):
+            store.log(SPEC).writer()
+        assert str(process.pid) in (store.log(SPEC).info().writer or "")
+        process.kill()
+        process.wait()
+        with store.log(SPEC).writer() as writer:
+            assert writer.append([b"mine"]) is not None
+
+
+def test_p10_one_writer_one_that_was_stopped_past_its_lease_is_fenced(url: str) -> None:
+    with open_store(url, lease_seconds=0.5) as store, child("append.py", url, "2", "0.5", "0") as process:
+        lines(process, 5)
+        process.send_signal(signal.SIGSTOP)
+        writer = eventually(store.log(SPEC).writer)
+        ours = writer.append([b"ours"] * 3)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == FENCED
+        writer.append([b"ours"] * 3)
+        writer.close()
+        bodies = [message.body for batch in store.log(SPEC).read() for message in batch]
+        assert ours is not None
+        assert bodies[ours.first - 1 :] == [b"ours"] * 6, "the stopped writer stored nothing after the take-over"
+        assert store.log(SPEC).verify().ok
+
+
+def test_p10_one_writer_two_processes_that_fight_for_a_log_never_interleave(url: str) -> None:
+    """Each stops the other past its lease in turn; every pack is whole, and each writer's packs are in order."""
+    with open_store(url) as store:
+        for _ in range(2):
+            with child("append.py", url, "5", "0.3", "0") as first:
+                lines(first, 3)
+                first.send_signal(signal.SIGSTOP)
+                with eventually(lambda: started(url, "0.3")) as second:
+                    first.send_signal(signal.SIGCONT)
+                    assert first.wait(30) == FENCED
+                    lines(second, 5)
+        bodies = [tuple(map(int, m.body.split())) for batch in store.log(SPEC).read() for m in batch]
+        assert bodies == [(0, turn, n) for turn in range(1, len(bodies) // 5 + 1) for n in range(5)]
+
+
+def test_disk_full_fails_cleanly_and_the_log_goes_on_when_there_is_room(url: str) -> None:
+    with open_store(url) as store, store.log(SPEC).writer() as writer:
+        writer.append([b"before"])
+    limit = 3 << 20
+    command = [sys.executable, str(CHILDREN / "append.py"), url, "5000", "15", "0"]
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert done.returncode == FAILED, done.stderr
+    assert "open a new one" in done.stderr
+    confirmed = [numbers(line) for line in done.stdout.splitlines() if not line.startswith("ready")]
+    with open_store(url) as store:
+        check_confirmed(store, confirmed)
+        with store.log(SPEC).writer() as writer:
+            assert writer.append([b"after"]) is not None
+        assert store.log(SPEC).verify().ok
+
+
+def test_many_processes_read_while_one_writes(url: str) -> None:
+    with open_store(url) as store, store.log(SPEC).writer() as writer:
+        writer.append([b"x"] * 100)
+        code = (
+            "import sys; from millstream.log import *; s = open_store(sys.argv[1], read_only=True);"
+            "print(sum(len(b) for b in s.log(LogSpec('torture'), create=False).read(1, 100)))"
+        )
+        readers = [subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE) for _ in range(3)]
+        stop = threading.Event()
+
+        def keep_writing() -> None:
+            while not stop.is_set():
+                writer.append([b"y"] * 10)
+
+        thread = threading.Thread(target=keep_writing)
+        thread.start()
+        answers = [reader.communicate(timeout=60)[0] for reader in readers]
+        stop.set()
+        thread.join()
+    assert answers == [b"100\n"] * 3
+
+
+def test_a_store_handed_to_another_process_says_how_to_open_it_there(url: str) -> None:
+    with open_store(url) as store, store.log(SPEC).writer() as writer, store.log(SPEC).reader("r") as reader:
+        for thing in (store, writer, reader):
+            with pytest.raises(TypeError, match="open"):
+                thing.__reduce__()
+
+
+@contextlib.contextmanager
+def child(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of tests/log/children that is certainly gone afterwards."""
+    process = subprocess.Popen([sys.executable, str(CHILDREN / name), *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+        output(process).close()
+
+
+def started(url: str, lease: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    """A writer that has its lease. Raises WriterBusyError where it did not get it."""
+    with open_store(url) as store:
+        store.log(SPEC).writer().close()
+    return child("append.py", url, "5", lease, "0")
+
+
+def output(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    """The next *count* lines that *process* prints."""
+    return [output(process).readline() for _ in range(count)]
+
+
+def numbers(line: str) -> tuple[int, ...]:
+    return tuple(map(int, line.split()))
+
+
+def check_confirmed(store: LogStore, confirmed: list[tuple[int, ...]]) -> None:
+    """Every pack that was confirmed is stored under its ids."""
+    for turn, first, last, thread in confirmed:
+        found = [m.body for batch in store.log(SPEC).read(first, last) for m in batch]
+        assert found == [b"%d %d %d" % (thread, turn, n) for n in range(last - first + 1)]
+
+
+def check_sequence(store: LogStore, checked: int, sequence: int) -> int:
+    """From id *checked* + 1 on, the packs follow one another without a gap or a repetition, up to *sequence*."""
+    log = store.log(SPEC)
+    assert log.verify().ok
+    found: list[Message] = [m for batch in log.read(checked + 1) for m in batch]
+    places = [tuple(map(int, m.body.split())) for m in found]
+    for before, after in itertools.pairwise(places):
+        assert after in ((0, before[1], before[2] + 1), (0, before[1] + 1, 0))
+    if places:
+        assert places[-1][1] == sequence
+    return max(log.last_id - 1, 0)
+
+
+def eventually(call: Callable[[], Result], seconds: float = 30) -> Result:
+    """What *call* returns once it no longer raises WriterBusyError."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + seconds
+    pause = threading.Event()
+    while True:
+        try:
+            return call()
+        except WriterBusyError:
+            if clock.monotonic() > deadline:
+                raise
+            pause.wait(0.02)

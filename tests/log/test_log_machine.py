@@ -1,0 +1,183 @@
+"""The whole log against a list: append in any form, crash, reopen, read, acknowledge, retry."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millstream.core.clock import VirtualClock
+from millstream.core.message import Message, to_arrow
+from millstream.log import FencedError, IdRange, LogSpec, LogStore, WriterBusyError
+from millstream.log.backend import Backend
+from millstream.log.memory import MemoryBackend
+from millstream.log.sqlite import SqliteBackend
+
+SPEC = LogSpec("weather", block_bytes=400, block_messages=16)
+LEASE = 10.0
+EXAMPLES = settings().max_examples
+
+messages = st.builds(
+    Message,
+    body=st.binary(max_size=60),
+    key=st.sampled_from(["", "temp", "wind"]),
+    source=st.sampled_from(["", "JFK"]),
+    event_time=st.integers(0, 100),
+    received_at=st.integers(0, 100),
+)
+runs = st.lists(messages, min_size=1, max_size=40)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Every rule does to the log what the model does to a list and a set."""
+
+    def backend(self) -> Backend:
+        raise LookupError("each backend has its own machine")
+
+    @initialize()
+    def begin(self) -> None:
+        self.clock = VirtualClock()
+        self.model: list[Message] = []
+        self.sequence = 0
+        self.acked: set[int] = set()
+        self.stores: list[LogStore] = []
+        self.open()
+
+    def open(self) -> None:
+        self.stores.append(LogStore(self.backend(), self.clock, lease_seconds=LEASE))
+        self.log = self.stores[-1].log(SPEC)
+        self.writer = self.log.writer("importer")
+        self.reader = self.log.reader("worker")
+        assert self.writer.sequence == self.sequence
+        assert self.writer.last_id == len(self.model)
+
+    @rule(found=runs)
+    def append_messages(self, found: list[Message]) -> None:
+        self.added(found, self.writer.append(found))
+
+    @rule(found=runs)
+    def append_arrow(self, found: list[Message]) -> None:
+        self.added(found, self.writer.append(to_arrow(found)))
+
+    @rule(found=runs, more=runs)
+    def append_without_waiting(self, found: list[Message], more: list[Message]) -> None:
+        first, second = self.writer.append_nowait(found), self.writer.append_nowait(more)
+        assert second is not None
+        self.writer.durable(second.last)
+        self.added(found, first)
+        self.added(more, second)
+
+    @rule(found=runs)
+    def append_with_a_sequence_and_retry(self, found: list[Message]) -> None:
+        self.sequence += 1
+        self.added(found, self.writer.append(found, sequence=self.sequence))
+        assert self.writer.append(found, sequence=self.sequence) is None
+        assert self.writer.sequence == self.sequence
+
+    @rule()
+    def reopen(self) -> None:
+        self.reader.close()
+        self.writer.close()
+        self.stores[-1].close()
+        self.open()
+
+    @rule()
+    def crash_of_a_writer_that_goes_on_keeping_its_lease(self) -> None:
+        """The store is dropped without being closed; its acknowledgements of the last moment may be lost."""
+        stale = self.writer
+        self.reader.flush()
+        other = LogStore(self.backend(), self.clock, lease_seconds=LEASE).log(SPEC)
+        with pytest.raises(WriterBusyError):
+            other.writer()
+        self.backend_of(stale).release_lease(SPEC.name, epoch=self.epoch())
+        self.open()
+        with pytest.raises(FencedError):
+            stale.append([b"too late"])
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def read_a_part(self, data: st.DataObject) -> None:
+        first = data.draw(st.integers(1, len(self.model)))
+        last = data.draw(st.integers(first, len(self.model) + 5))
+        found = [message for batch in self.log.read(first, last) for message in batch]
+        assert found == self.model[first - 1 : last]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), form=st.sampled_from(["one", "list", "range"]))
+    def acknowledge(self, data: st.DataObject, form: str) -> None:
+        number = st.integers(1, len(self.model))
+        if form == "range":
+            first, last = sorted((data.draw(number), data.draw(number)))
+            self.reader.ack(IdRange(first, last))
+            self.acked.update(range(first, last + 1))
+        else:
+            many = data.draw(st.lists(number, min_size=1, max_size=5 if form == "list" else 1))
+            self.reader.ack(many if form == "list" else many[0])
+            self.acked.update(many)
+
+    @rule(size=st.integers(1, 50))
+    def a_new_reader_sees_exactly_what_is_not_acknowledged(self, size: int) -> None:
+        self.reader.close()
+        self.reader = self.log.reader("worker")
+        batches = list(self.reader.batches(size))
+        assert all(len(batch) <= size for batch in batches)
+        found = [message for batch in batches for message in batch]
+        assert found == [m for m in self.model if m.id not in self.acked]
+
+    @invariant()
+    def the_log_is_whole(self) -> None:
+        if not self.stores:
+            return
+        info = self.log.info()
+        assert (info.count, info.last_id) == (len(self.model), len(self.model))
+        assert self.log.verify().ok
+        pointer = next(n for n in range(len(self.model) + 1) if n + 1 not in self.acked)
+        assert self.reader.pointer == pointer
+
+    def teardown(self) -> None:
+        for store in self.stores:
+            store.close()
+
+    def added(self, found: list[Message], ids: IdRange | None) -> None:
+        first = len(self.model) + 1
+        assert ids == IdRange(first, first + len(found) - 1)
+        self.model += [
+            Message(m.body, m.key, m.source, m.event_time, m.received_at, (), first + n) for n, m in enumerate(found)
+        ]
+
+    def backend_of(self, writer: object) -> Backend:
+        return writer._backend  # type: ignore[attr-defined,no-any-return]
+
+    def epoch(self) -> int:
+        return self.backend_of(self.writer).head(SPEC.name).epoch
+
+
+class MemoryLogMachine(LogMachine):
+    def backend(self) -> Backend:
+        if not hasattr(self, "memory"):
+            self.memory = MemoryBackend(self.clock)
+        return self.memory
+
+
+class SqliteLogMachine(LogMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="millstream-log-machine-"))
+
+    def backend(self) -> Backend:
+        return SqliteBackend(self.folder / "log.db", self.clock)
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
+TestMemoryLogMachine = MemoryLogMachine.TestCase
+TestMemoryLogMachine.settings = settings(max_examples=EXAMPLES // 3, stateful_step_count=25)
+TestSqliteLogMachine = SqliteLogMachine.TestCase
+TestSqliteLogMachine.settings = settings(max_examples=EXAMPLES // 6, stateful_step_count=20)
