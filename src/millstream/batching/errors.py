@@ -31,3 +31,7 @@ class SnapshotError(BatchingError, InputError):
 
 class EventLineError(BatchingError, InputError):
     """The line is no event: give an object of id, key, event_time, received_at and, if you like, source and digest."""
+
+
+class ColumnsError(BatchingError, InputError):
+    """The columns do not have the shape of events."""

@@ -1,0 +1,211 @@
+"""The order-free rule over whole columns, for history: Arrow in, batches out, no Python object for an event.
+
+It gives what :class:`~millstream.batching.batcher.Batcher` gives for the same records (a property test holds the two
+together), at many times the speed, but needs all of them in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.batching.borders import Borders, Flags, Integers, find_borders
+from millstream.batching.config import BatchConfig
+from millstream.batching.errors import ColumnsError, ConfigError
+from millstream.batching.event import EventBatch
+from millstream.batching.identity import name_batch
+
+BATCH_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("closed_at", pa.int64()),
+        pa.field("cut", pa.string(), nullable=False),
+        pa.field("events", pa.large_list(pa.field("element", pa.int64(), nullable=False)), nullable=False),
+    ]
+)
+"""One row a batch, as :class:`~millstream.batching.event.EventBatch` has it, without the identity."""
+
+REJECT_SCHEMA = pa.schema(
+    [pa.field("rejected", pa.int64(), nullable=False), pa.field("reason", pa.string(), nullable=False)]
+)
+"""One row a record that is in no batch."""
+
+FARTHEST = 2**60
+"""Times and rules must stay below this, either way from zero, so that no sum of them overflows 64 bits."""
+
+
+class History(NamedTuple):
+    """The batches (:data:`BATCH_SCHEMA`, by source and start) and rejects (:data:`REJECT_SCHEMA`) of *events*.
+
+    ``rows`` are the places in *events* of the batched records, batch after batch, by event time and key.
+    """
+
+    config: BatchConfig
+    batches: pa.Table
+    rejects: pa.Table
+    events: pa.Table
+    rows: Integers
+
+    def named(self) -> Iterator[EventBatch]:
+        """The batches one by one under their identities; this does make Python objects."""
+        members = self.events.select(["event_time", "key", "digest", "received_at", "id"]).take(self.rows)
+        rows = zip(*(column.to_pylist() for column in members.columns), strict=True)
+        batches = self.batches.select(["source", "closed_at", "cut"]).to_pylist()
+        sizes = pc.list_value_length(self.batches["events"]).to_pylist()
+        for batch, size in zip(batches, sizes, strict=True):
+            yield name_batch(self.config, batch["source"], list(islice(rows, size)), batch["closed_at"], batch["cut"])
+
+
+class _Columns(NamedTuple):
+    """The records as arrays of one entry a row; source and key as ranks in their sorted values."""
+
+    table: pa.Table
+    time: Integers
+    received_at: Integers
+    source: Integers
+    key: Integers
+    sources: pa.Array
+
+
+def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: int | None = None) -> History:
+    """Batch all of *events* at once, as a batcher does that receives them, is advanced to *clock* and flushed.
+
+    *events* has the columns id, event_time, received_at (int64), source, key (string) and, if it likes, digest
+    (string), no value missing, rows in any order. Raises :class:`~millstream.batching.errors.ColumnsError` where they
+    have another shape, :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``.
+    """
+    if config.mode != "order-free":
+        raise ConfigError("columns are cut in the mode order-free only: replay them through a Batcher instead")
+    columns = _read(events, config)
+    late = columns.time < columns.received_at - config.max_delay
+    future = columns.time > columns.received_at + config.lead
+    order = _sorted(columns, np.flatnonzero(~(late | future)))
+    kept, copies, same = _without_copies(columns, order)
+    borders = find_borders(
+        columns.source[kept],
+        columns.key[kept],
+        columns.time[kept],
+        config.window,
+        midpoint=config.conflict_cut == "midpoint",
+    )
+    refused: dict[str, Integers | Flags] = {
+        "late": late,
+        "future": future,
+        "duplicate": copies[same],
+        "conflicting_duplicate": copies[~same],
+    }
+    batches = _batches(columns, kept, borders, config, clock)
+    return History(config, batches, _rejects(columns, refused), columns.table, kept)
+
+
+def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
+    table = pa.table(events) if isinstance(events, pa.Table) else pa.Table.from_batches([events])
+    if "digest" not in table.column_names:
+        table = table.append_column("digest", pa.array([""], pa.string()).take(np.zeros(len(table), np.int64)))
+    for name, kind in _KINDS.items():
+        _check(table, name, kind)
+    time, received_at = table["event_time"].to_numpy(), table["received_at"].to_numpy()
+    for values in (time, received_at, np.array([config.window, config.max_delay, config.lead])):
+        if len(values) and not -FARTHEST < values.min() <= values.max() < FARTHEST:
+            raise ColumnsError(f"times and rules must lie within {FARTHEST} ticks of zero: use a coarser tick")
+    source, sources = _ranked(table["source"])
+    key, _ = _ranked(table["key"])
+    return _Columns(table, time, received_at, source, key, sources)
+
+
+_KINDS = {
+    "id": "int64",
+    "event_time": "int64",
+    "received_at": "int64",
+    "source": "string",
+    "key": "string",
+    "digest": "string",
+}
+
+
+def _check(table: pa.Table, name: str, kind: str) -> None:
+    if table.column_names.count(name) != 1:
+        raise ColumnsError(f"the events need one column {name}; they have {', '.join(table.column_names)}")
+    column = table[name]
+    if str(column.type) != kind or column.null_count:
+        raise ColumnsError(f"the column {name} must be {kind} without nulls; it is {column.type}: cast it first")
+
+
+def _ranked(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:
+    """The place of each value among the sorted distinct values, and these."""
+    encoded = column.combine_chunks().dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary).to_numpy()
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[encoded.indices.to_numpy()], encoded.dictionary.take(order)
+
+
+def _sorted(columns: _Columns, rows: Integers) -> Integers:
+    """*rows* by source, event time and key; in one comparison where the three fit one word."""
+    source, time, key = columns.source[rows], columns.time[rows], columns.key[rows]
+    if not len(rows):
+        return rows
+    first, keys = int(time.min()), int(key.max()) + 1
+    span = int(time.max()) - first + 1
+    if (int(source.max()) + 1) * span * keys < 2**63:
+        return rows[np.argsort((source * span + (time - first)) * keys + key)]
+    return rows[np.lexsort((key, time, source))]
+
+
+def _without_copies(columns: _Columns, order: Integers) -> tuple[Integers, Integers, Flags]:
+    """The rows to keep, in order; the copies of them; and for each copy whether its digest is that of the kept one."""
+    place = (columns.source[order], columns.time[order], columns.key[order])
+    head = np.ones(len(order), np.bool_)
+    head[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in place])
+    if head.all():
+        return order, order[:0], head[:0]
+    group = np.cumsum(head) - 1
+    shared = np.flatnonzero(np.bincount(group)[group] > 1)
+    order = order.copy()
+    order[shared] = _by_digest(columns, order[shared], group[shared])
+    kept, copies = order[head], order[~head]
+    digest = columns.table["digest"]
+    same = pc.equal(digest.take(copies), digest.take(kept[group[~head]])).to_numpy()
+    return kept, copies, same
+
+
+def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
+    """*rows* by group, and within it the one to keep first: lowest digest, then first received, then lowest id."""
+    table = columns.table.select(["digest", "received_at", "id"]).take(rows).append_column("group", pa.array(group))
+    keys = [(name, "ascending") for name in ("group", "digest", "received_at", "id")]
+    order: Integers = pc.sort_indices(table, sort_keys=keys).to_numpy().astype(np.int64)
+    return rows[order]
+
+
+def _batches(columns: _Columns, kept: Integers, borders: Borders, config: BatchConfig, clock: int | None) -> pa.Table:
+    time, source = columns.time[kept], columns.source[kept]
+    begins, ends = borders.begins, borders.ends
+    closed_at = borders.decided + config.max_delay
+    unsettled = np.ones(len(begins), np.bool_) if clock is None else closed_at > clock
+    last = source[begins] != np.append(source, -1)[ends]
+    cut: npt.NDArray[np.int64] = np.where(borders.clashed, 1, np.where(last & unsettled, 2, 0))
+    arrays = [
+        columns.sources.take(source[begins]),
+        time[begins],
+        time[ends - 1],
+        pa.array(closed_at, mask=unsettled),
+        pa.array(["window", "conflict", "flush"]).take(cut),
+        pa.LargeListArray.from_arrays(np.append(0, ends), columns.table["id"].to_numpy()[kept]),
+    ]
+    return pa.table(arrays, schema=BATCH_SCHEMA)
+
+
+def _rejects(columns: _Columns, refused: dict[str, Integers | Flags]) -> pa.Table:
+    """*refused* holds rows, or a flag for each row, by reason."""
+    ids = columns.table["id"].to_numpy()
+    chosen = [ids[rows] for rows in refused.values()]
+    reasons = np.repeat(np.arange(len(refused)), [len(rows) for rows in chosen])
+    return pa.table([np.concatenate(chosen), pa.array(list(refused)).take(reasons)], schema=REJECT_SCHEMA)

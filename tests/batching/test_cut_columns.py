@@ -1,0 +1,137 @@
+"""History cut by columns gives what the incremental batcher gives."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.batching import BatchConfig, Batcher, ConfigError, Event
+from millstream.batching.borders import find_borders
+from millstream.batching.columns import FARTHEST, cut_columns
+from millstream.batching.errors import ColumnsError
+from millstream.testing.batching import plain_batches, spelled
+
+LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
+
+NAMES = ("id", "source", "key", "event_time", "received_at", "digest")
+
+configs = st.builds(
+    BatchConfig,
+    window=st.integers(0, 40),
+    max_delay=st.integers(0, 25),
+    leap=st.none() | st.integers(0, 10),
+    conflict_cut=st.sampled_from(["at_event", "midpoint"]),
+)
+
+records = st.lists(
+    st.builds(
+        lambda source, key, time, delay, digest: (source, key, time, time + delay, digest),
+        st.sampled_from(("", "b", "ü")),
+        st.sampled_from("abcdé"),
+        st.integers(-50, 150),
+        st.integers(-12, 30),
+        st.sampled_from(("", "x", "y")),
+    ),
+    max_size=60,
+).map(lambda rows: [Event(number, *row) for number, row in enumerate(rows, start=1)])
+
+
+def table_of(events):
+    return pa.table({name: [getattr(event, name) for event in events] for name in NAMES}, schema=SCHEMA)
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field(name, pa.int64() if name in ("id", "event_time", "received_at") else pa.string(), nullable=False)
+        for name in NAMES
+    ]
+)
+
+
+def rejects_of(history):
+    return sorted((row["rejected"], row["reason"]) for row in history.rejects.to_pylist())
+
+
+@settings(max_examples=200_000 if LONG else 1000, deadline=None)
+@given(configs, records, st.none() | st.integers(-60, 250))
+def test_p5_determinism_columns_give_what_the_plain_rule_gives(config, events, clock):
+    history = cut_columns(table_of(events), config, clock)
+    batches, rejects = plain_batches(events, config, clock)
+    assert list(history.named()) == batches
+    assert rejects_of(history) == [(reject.rejected, reject.reason) for reject in rejects]
+    rows = [(b.source, b.start, b.end, b.closed_at, b.cut, list(b.events)) for b in batches]
+    assert [tuple(row.values()) for row in history.batches.to_pylist()] == rows
+
+
+@pytest.mark.parametrize("cut", ["at_event", "midpoint"])
+@pytest.mark.parametrize("scale", [1, 10**9, 2**50], ids=["ticks", "nanoseconds", "beyond one word"])
+def test_p5_determinism_columns_give_what_the_incremental_batcher_gives_on_many_sources(cut, scale):
+    draw = random.Random(scale)
+    events = [
+        Event(n, f"s{draw.randrange(40)}", f"k{draw.randrange(7)}", time * scale, (time + draw.randint(-9, 30)) * scale)
+        for n in range(8000)
+        for time in [draw.randrange(500)]
+    ]
+    config = BatchConfig(30 * scale, 20 * scale, conflict_cut=cut)
+    history = cut_columns(table_of(events), config)
+    batcher = Batcher.of(config)
+    outcomes = [batcher.receive_many(events), batcher.flush()]
+    batches = sorted(outcomes[1].batches, key=lambda batch: (batch.source, batch.start))
+    assert list(history.named()) == batches
+    rejects = [(reject.rejected, reject.reason) for outcome in outcomes for reject in outcome.rejects]
+    assert rejects_of(history) == sorted(rejects)
+
+
+def test_columns_may_come_in_chunks_or_as_one_record_batch():
+    events = spelled("a:110@120 b:120@130 c:130@140 a:140@150 a:155@170")
+    table = table_of(events)
+    whole = list(cut_columns(table, BatchConfig(50, 20)).named())
+    chunked = pa.concat_tables([table.slice(0, 2), table.slice(2, 0), table.slice(2)])
+    assert list(cut_columns(chunked, BatchConfig(50, 20)).named()) == whole
+    assert list(cut_columns(table.to_batches()[0], BatchConfig(50, 20)).named()) == whole
+    assert [batch.events for batch in whole] == [(1, 2, 3), (4,), (5,)]
+
+
+def test_no_digest_column_means_no_digests():
+    table = table_of(spelled("a:1@1 a:1@2")).drop_columns(["digest"])
+    history = cut_columns(table, BatchConfig(50, 20))
+    assert rejects_of(history) == [(2, "duplicate")]
+
+
+def test_no_events_give_no_batches():
+    history = cut_columns(table_of([]), BatchConfig(50, 20), clock=5)
+    assert (history.batches.num_rows, history.rejects.num_rows, list(history.named())) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda table: table.drop_columns(["key"]), "one column key"),
+        (lambda table: table.append_column("id", table["id"]), "one column id"),
+        (lambda table: table.set_column(3, "event_time", pa.array([1.5])), "event_time must be int64"),
+        (lambda table: table.set_column(3, "event_time", pa.array([None], pa.int64())), "event_time .* without nulls"),
+        (lambda table: table.set_column(3, "event_time", pa.array([FARTHEST])), "coarser tick"),
+    ],
+)
+def test_columns_of_another_shape_are_refused_by_name(change, what):
+    with pytest.raises(ColumnsError, match=what):
+        cut_columns(change(table_of(spelled("a:1@1"))), BatchConfig(50, 20))
+
+
+def test_the_faithful_mode_has_no_columns():
+    with pytest.raises(ConfigError, match="order-free only"):
+        cut_columns(table_of([]), BatchConfig(50, 20, mode="faithful"))
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.booleans())
+def test_borders_do_not_depend_on_how_large_the_codes_of_keys_are(keys, midpoint):
+    source, time = np.zeros(len(keys), np.int64), np.arange(len(keys), dtype=np.int64)
+    small = np.array(keys, np.int64)
+    borders = [find_borders(source, code, time, 12, midpoint=midpoint) for code in (small, small << 60)]
+    assert all(np.array_equal(one, other) for one, other in zip(*borders, strict=True))
