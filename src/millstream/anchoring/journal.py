@@ -55,15 +55,17 @@ class Journal:
         Raises :class:`BatchFormatError` for a reason that no reject file may hold.
         """
         reasons = {number: check_reason(reason) for number, reason in rejects}
-        given = {batch.batch: batch for batch in batches}
         with writing(self._engine) as connection:
             stream = _stream_number(connection, log, canonical_json(config).decode())
-            roots = _known_roots(connection, log, list(given))
-            new = [batch for name, batch in given.items() if name not in roots]
+            roots, new = _known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
+            for batch in batches:
+                if batch.batch not in roots:
+                    roots[batch.batch] = batch.root
+                    new.append(batch)
             last = _insert_batches(connection, stream, log, new)
             unknown = {number: reasons[number] for number in reasons.keys() - _known_rejects(connection, log, reasons)}
             _insert_rejects(connection, stream, log, last, unknown)
-        conflicting = tuple(batch.batch for batch in batches if roots.get(batch.batch, batch.root) != batch.root)
+        conflicting = tuple(batch.batch for batch in batches if roots[batch.batch] != batch.root)
         known = len(batches) - len(new) - len(conflicting)
         return Added(len(new), len(unknown), known, conflicting)
 

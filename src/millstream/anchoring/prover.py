@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
-from millstream.anchoring.errors import AnchoringError, NotAnchoredError
+from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError
 from millstream.anchoring.files import StoredBatch, split_batches
 from millstream.anchoring.index import AnchorIndex, Location
 from millstream.anchoring.journal import Journal
@@ -45,7 +45,7 @@ def prove(
     check_tail(chain)
     manifest_cid, _ = read_manifest(cas, chain[0].anchor_string)
     stored = _stored_batch(cas, location)
-    at = _place_of(stored, message_id)
+    at = _place_of(stored, message_id, location)
     copies = [] if replicas is None else replicas(location.uri)
     members: dict[str, Any] = {
         "batch_file": location.uri,
@@ -67,16 +67,26 @@ def prove(
 
 def _stored_batch(cas: Cas, location: Location) -> StoredBatch:
     data = cas.get(location.uri, MAX_FILE_BYTES)[location.offset : location.offset + location.size]
-    return next(split_batches(data))
+    try:
+        stored = next(split_batches(data))
+    except BatchFormatError as error:
+        raise _misplaced(location) from error
+    if stored.header.batch != location.batch:
+        raise _misplaced(location)
+    return stored
 
 
-def _place_of(stored: StoredBatch, message_id: int) -> int:
+def _place_of(stored: StoredBatch, message_id: int, location: Location) -> int:
     for place, line in enumerate(stored.lines):
         if decode_message(line).id == message_id:
             return place
-    raise AnchoringError(
-        f"the index names batch {stored.header.batch!r} for message {message_id}, which is not in it; "
-        "`millstream anchor replay` compares the index with the files"
+    raise _misplaced(location)
+
+
+def _misplaced(location: Location) -> AnchoringError:
+    return AnchoringError(
+        f"the index is wrong about where batch {location.batch!r} of anchor {location.number} lies; "
+        "`millstream anchor replay` compares it with the files"
     )
 
 

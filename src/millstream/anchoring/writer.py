@@ -179,8 +179,8 @@ class BatchWriter:
 
     def _finish(self, cut: Cut) -> LedgerEntry:
         """Take *cut* from where it stands to the end."""
+        self._write_files(cut)  # also where it is anchored already: this heals a file that was lost since
         if cut.state == BatchState.CUT:
-            self._write_files(cut)
             entry = self._ledger.append(cut.anchor_string, after=cut.ledger_after)
             cut = self.journal.anchored(cut, entry.number)
         else:

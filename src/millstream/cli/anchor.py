@@ -1,0 +1,120 @@
+"""``millstream anchor``: the ledger, how batches stand, and replaying every anchor."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@click.group()
+def anchor() -> None:
+    """The ledger of anchors, and replaying it."""
+
+
+@anchor.command()
+@click.option("--from", "first", type=click.IntRange(min=1), default=1, show_default=True, help="First entry number.")
+@json_option
+@data_options
+def ledger(settings: Settings, first: int, as_json: bool) -> None:
+    """Print the entries of the ledger, one a line.
+
+    With --json each is an object of number, time (microseconds since the epoch), anchor_string, previous, hash.
+    """
+    with Node.open(settings) as node:
+        for entry in node.ledger.entries(first):
+            if as_json:
+                print_json(entry)
+            else:
+                print(f"{entry.number}  {entry.time}  {entry.anchor_string}  {entry.hash}")
+
+
+@anchor.command()
+@json_option
+@data_options
+def status(settings: Settings, as_json: bool) -> None:
+    """Say how many batches stand in each state, and what is invalid or rejected, and why."""
+    with Node.open(settings) as node:
+        figures = _figures(node)
+    if as_json:
+        print_json(figures)
+        return
+    for section in ("batches", "observed"):
+        counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in figures[section].items())
+        print(f"{section:<9} {counts}")
+    print(
+        f"ledger    {figures['ledger_entries']} entries, {figures['position']} observed, head {figures['ledger_head']}"
+    )
+    for fault in figures["faults"]:
+        print(f"fault     {fault}")
+
+
+def _figures(node: Node) -> dict[str, Any]:
+    journal, index, head = node.journal, node.observer.index, node.ledger.head()
+    faults = [f"anchor {number}, {batch or 'as a whole'}: {reason}" for number, batch, reason in index.invalid()]
+    faults += [f"batch {batch} of {log}: {reason}" for log, batch, reason in journal.rejected()]
+    position = index.position()
+    return {
+        "batches": msgspec.structs.asdict(journal.totals()),
+        "observed": msgspec.structs.asdict(index.totals()),
+        "ledger_entries": head.number if head else 0,
+        "ledger_head": head.hash if head else None,
+        "position": position[0] if position else 0,
+        "faults": faults,
+    }
+
+
+@anchor.command()
+@click.option("--force", is_flag=True, help="Cut whatever waits, not only what is full.")
+@json_option
+@data_options
+def cut(settings: Settings, force: bool, as_json: bool) -> None:
+    """Anchor the batches that wait, and finish what an earlier run left."""
+    with Node.open(settings) as node:
+        entries = node.batch_writer.cut(force=force)
+    for entry in entries:
+        if as_json:
+            print_json(entry)
+        else:
+            print(f"{entry.number}  {entry.anchor_string}")
+    if not entries and not as_json:
+        print("nothing to anchor")
+
+
+@anchor.command()
+@json_option
+@data_options
+def observe(settings: Settings, as_json: bool) -> None:
+    """Read the ledger entries that are new, check them, and note what they hold."""
+    with Node.open(settings) as node:
+        seen = node.observer.observe()
+    if as_json:
+        print_json(seen)
+    else:
+        print(f"{seen.entries} new entries; the observer stands at entry {seen.position}")
+
+
+@anchor.command()
+@json_option
+@data_options
+def replay(settings: Settings, as_json: bool) -> None:
+    """Check every anchor again, from the ledger and the files alone. Exit code 1 where anything is damaged."""
+    from millstream.anchoring import replay as replay_all
+
+    with Node.open(settings) as node:
+        result = replay_all(node.cas, node.ledger, node.observer.index)
+    if as_json:
+        print_json(result)
+    else:
+        print(f"{result.anchors} anchors and {result.files} files replayed, {len(result.findings)} findings")
+        for finding in result.findings:
+            place = f" (anchor {finding.number})" if finding.number is not None else ""
+            print(f"{finding.what}: {finding.reason}{place}")
+    if result.findings:
+        sys.exit(1)

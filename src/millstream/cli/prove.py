@@ -1,0 +1,60 @@
+"""``millstream prove`` and ``millstream verify``: from one message to the ledger, and the check of that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.settings import Settings
+
+
+@click.command()
+@click.argument("log")
+@click.argument("message_id", metavar="ID", type=click.IntRange(min=1))
+@data_options
+def prove(settings: Settings, log: str, message_id: int) -> None:
+    """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
+
+    It also says which copies hold the batch file and when each was last verified. Exit code 3, with the reason, where
+    the message is in no anchored batch.
+    """
+    from millstream.node import Node
+
+    with Node.open(settings) as node:
+        proof = node.prove(log, message_id)
+    sys.stdout.buffer.write(proof + b"\n")
+    sys.stdout.buffer.flush()
+
+
+@click.command()
+@click.argument("proof", type=click.File("rb"))
+@click.option("--cas", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The folder of CID files.")
+@click.option("--ledger-head", metavar="HASH", help="Hash of the anchor's ledger entry, or of a later one, you trust.")
+@json_option
+@data_options
+def verify(settings: Settings, proof: BinaryIO, cas: Path | None, ledger_head: str | None, as_json: bool) -> None:
+    """Check a proof with nothing but the files it names. Exit code 1, with the reason, where it does not hold.
+
+    The files are looked for in --cas, else in the data folder. Without --ledger-head the chain is checked, but nothing
+    says that it is the ledger you know.
+    """
+    from millstream.anchoring.local_cas import LocalCas
+    from millstream.anchoring.proof import MAX_PROOF_BYTES, verify_proof
+    from millstream.core.message import encode_line
+
+    data = proof.read(MAX_PROOF_BYTES + 1)
+    verified = verify_proof(data, LocalCas(cas or settings.folder / "cas"), ledger_head)
+    if as_json:
+        print_json({**msgspec.structs.asdict(verified), "message": msgspec.Raw(encode_line(verified.message))})
+        return
+    print(f"message {verified.id} of log {verified.log} is in batch {verified.batch},")
+    print(f"in file {verified.batch_file}, anchored as entry {verified.anchor} of the ledger.")
+    if verified.pinned:
+        print(f"The pinned ledger head {ledger_head} covers it.")
+    else:
+        print(f"The ledger head {verified.ledger_head} is not pinned: compare it with one you trust (--ledger-head).")

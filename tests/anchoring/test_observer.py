@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.anchoring import AnchorIndex, MemoryLedger, Observer
+from millstream.anchoring.errors import LedgerError, ObservationBlockedError
+from millstream.anchoring.files import Part, pack_batches, pack_rejects
+from millstream.anchoring.manifest import BatchFile, Manifest, RejectFile, Rejects, anchor_string, encode_manifest
+from millstream.anchoring.merkle import leaf_hash, merkle_root
+from millstream.anchoring.records import PROTOCOL, EncodedBatch
+from millstream.core.canonical import canonical_json
+from millstream.core.cid import cid_of
+from millstream.core.clock import VirtualClock
+from millstream.testing.batches import make_batch, make_batches
+
+
+class Forge:
+    """Anchors whatever it is told to, by hand and against any rule: what a broken or hostile writer could do."""
+
+    def __init__(self, road: Any) -> None:
+        self._road = road
+
+    def manifest(self, batches: list[EncodedBatch], rejects: Any = (), changes: Any = None) -> bytes:
+        files = list(pack_batches(Part(b.header_line, b.lines, b.header.count) for b in batches))
+        reject_files = list(pack_rejects(rejects))
+        uris = self._road.cas.put_many(file.data for file in [*files, *reject_files])
+        manifest = Manifest(
+            config={},
+            count=len(batches),
+            files=tuple(BatchFile(f.entries, len(f.data), f.messages, u) for f, u in zip(files, uris, strict=False)),
+            log="weather",
+            messages=sum(file.messages for file in files),
+            protocol=PROTOCOL,
+            rejects=Rejects(
+                len(rejects),
+                tuple(
+                    RejectFile(len(f.data), f.entries, u) for f, u in zip(reject_files, uris[len(files) :], strict=True)
+                ),
+            ),
+            root=merkle_root([leaf_hash(batch.header_line) for batch in batches]).hex(),
+        )
+        return canonical_json({**msgspec.to_builtins(manifest), **(changes or {})})
+
+    def anchor(self, manifest: bytes, count: int | None = None) -> int:
+        cid = self._road.cas.put(manifest)
+        number = count if count is not None else msgspec.json.decode(manifest).get("count", 1)
+        return int(self._road.ledger.append(anchor_string(number, cid)).number)
+
+    def anchor_files(self, *files: bytes, batches: int = 1, messages: int = 1, root: str = "0" * 64) -> int:
+        """An anchor over batch files with any bytes, with a manifest that is well-formed."""
+        entries = [BatchFile(batches, len(data), messages, self._road.cas.put(data)) for data in files]
+        count = batches * len(files)
+        manifest = Manifest({}, count, tuple(entries), "weather", messages * len(files), PROTOCOL, Rejects(), root)
+        return self.anchor(encode_manifest(manifest))
+
+
+@pytest.fixture
+def forge(road: Any) -> Forge:
+    return Forge(road)
+
+
+def reason_of(road: Any, number: int) -> str:
+    road.observer.observe()
+    reason = road.index.anchor(number).reason
+    assert reason is not None
+    return str(reason)
+
+
+def test_a_good_anchor_is_valid_and_its_messages_are_found(road: Any, forge: Forge) -> None:
+    batches = list(make_batches(20))
+    number = forge.anchor(forge.manifest(batches, [(900, "late"), (901, "future")]))
+    assert road.observer.observe().entries == 1
+    assert road.index.anchor(number).reason is None
+    for ordinal, batch in enumerate(batches):
+        for message_id in batch.ids:
+            location = road.index.locate("weather", message_id)
+            assert (location.number, location.ordinal, location.batch) == (number, ordinal, batch.batch)
+    assert road.index.locate("weather", 900) is None
+    assert road.index.locate("flights", 1) is None
+    assert road.index.reject_reason("weather", 901) == (number, "future")
+    totals = road.index.totals()
+    assert (totals.batches, totals.messages, totals.rejects) == (20, sum(len(b.ids) for b in batches), 2)
+
+
+def test_observing_again_changes_nothing(road: Any, forge: Forge) -> None:
+    forge.anchor(forge.manifest(list(make_batches(3))))
+    road.observer.observe()
+    before = road.index.rows(1)
+    again = road.observer.observe()
+    assert (again.position, again.entries) == (1, 0)
+    assert road.index.rows(1) == before
+
+
+def test_a_message_anchored_twice_makes_the_later_batch_invalid_and_the_first_one_wins(road: Any, forge: Forge) -> None:
+    first, overlapping, fresh = make_batch([1, 2]), make_batch([2, 3]), make_batch([4])
+    forge.anchor(forge.manifest([first]))
+    number = forge.anchor(forge.manifest([overlapping, fresh]))
+    road.observer.observe()
+    assert road.index.anchor(number).reason is None
+    assert road.index.refused(number) == {overlapping.batch: "message 2 is in a batch of anchor 1 already"}
+    assert road.index.locate("weather", 2).number == 1
+    assert road.index.locate("weather", 3) is None
+    assert road.index.locate("weather", 4).number == number
+    assert list(road.index.invalid()) == [(2, overlapping.batch, "message 2 is in a batch of anchor 1 already")]
+
+
+def test_a_message_of_an_invalid_batch_may_be_anchored_later(road: Any, forge: Forge) -> None:
+    forge.anchor(forge.manifest([make_batch([1, 2])]))
+    forge.anchor(forge.manifest([make_batch([2, 3])]))
+    number = forge.anchor(forge.manifest([make_batch([3, 4])]))
+    road.observer.observe()
+    assert road.index.refused(number) == {}
+    assert road.index.locate("weather", 3).number == number
+
+
+def test_a_batch_id_anchored_twice_is_invalid_the_second_time(road: Any, forge: Forge) -> None:
+    forge.anchor(forge.manifest([make_batch([1], name="one")]))
+    forge.anchor(forge.manifest([make_batch([9], name="one")]))
+    forge.anchor(forge.manifest([make_batch([5], name="two"), make_batch([6], name="two")]))
+    road.observer.observe()
+    assert [found.reason for found in road.index.find_batch("weather", "one")] == [
+        None,
+        "this batch id is in anchor 1 already",
+    ]
+    assert [found.reason for found in road.index.find_batch("weather", "two")] == [
+        None,
+        "this batch id stands twice in one anchor",
+    ]
+
+
+def test_messages_twice_in_one_anchor_make_the_later_batch_invalid(road: Any, forge: Forge) -> None:
+    twice = make_batch([5, 6, 5], name="twice")
+    number = forge.anchor(forge.manifest([make_batch([1, 2]), make_batch([2, 3]), make_batch([3, 4]), twice]))
+    road.observer.observe()
+    assert list(road.index.refused(number).values()) == [
+        "message 2 is in another batch of the same anchor",
+        "a message stands twice in this batch",
+    ]
+    assert road.index.locate("weather", 3).ordinal == 2
+
+
+GOOD = [make_batch([1, 2]), make_batch([3])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"protocol": "records/2"}, "not known"),
+        ({"count": 3}, "do not add up"),
+        ({"count": 0}, "outside 1 to"),
+        ({"messages": 4}, "messages of the files do not add up"),
+        ({"root": "0" * 64}, "Merkle root"),
+        ({"root": "0" * 63}, "no SHA-256"),
+        ({"root": "A" * 64}, "no SHA-256"),
+        ({"log": 5}, "not a manifest"),
+        ({"extra": 1}, "not a manifest"),
+        ({"files": []}, "do not add up"),
+        ({"files": [{"batches": 2, "bytes": 10**7, "messages": 3, "uri": cid_of(b"")}]}, "outside 1 to 4,000,000"),
+        ({"files": [{"batches": 2, "bytes": 10, "messages": 3, "uri": "../../etc/passwd"}]}, "no CID"),
+        ({"rejects": {"count": 1, "files": []}}, "rejects of the files do not add up"),
+        ({"config": None}, "not a manifest"),
+    ],
+)
+def test_a_manifest_that_breaks_a_rule_makes_the_anchor_invalid(
+    road: Any, forge: Forge, changes: dict[str, Any], reason: str
+) -> None:
+    assert reason in reason_of(road, forge.anchor(forge.manifest(GOOD, changes=changes), count=2))
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"[" * 100_000, b"\xff", b"{}", b" ", b'{"a":1}' * 200_000])
+def test_bytes_that_are_no_manifest_make_the_anchor_invalid(road: Any, forge: Forge, data: bytes) -> None:
+    reason = reason_of(road, forge.anchor(data, count=2))
+    assert "not a manifest" in reason or "format allows" in reason
+
+
+def test_a_manifest_in_another_spelling_makes_the_anchor_invalid(road: Any, forge: Forge) -> None:
+    manifest = forge.manifest(GOOD)
+    assert "not canonical" in reason_of(road, forge.anchor(manifest.replace(b",", b", ", 1), count=2))
+    assert "not canonical" in reason_of(road, forge.anchor(manifest + b"\n", count=2))
+
+
+def test_a_count_that_is_not_the_manifests_makes_the_anchor_invalid(road: Any, forge: Forge) -> None:
+    assert "counts 3 batches" in reason_of(road, forge.anchor(forge.manifest(GOOD), count=3))
+
+
+ONE = make_batch([1, 2])
+WHOLE = ONE.header_line + b"\n" + ONE.lines
+OTHER = make_batch([1, 3])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (WHOLE[:-1], "no newline"),
+        (WHOLE + b"\n", "not a batch header"),
+        (WHOLE.replace(b'"count":2', b'"count":1'), "Merkle root"),
+        (WHOLE.replace(b'"count":2', b'"count":3'), "but 2 lines follow"),
+        (WHOLE.replace(b"value", b"valuE", 1), "Merkle root"),
+        (WHOLE.replace(ONE.root.encode(), b"0" * 64), "Merkle root"),
+        (ONE.header_line.replace(b":", b": ", 1) + b"\n" + ONE.lines, "not canonical"),
+        (ONE.lines, "not a batch header"),
+        (b"\n", "not a batch header"),
+        (WHOLE + WHOLE, "holds 2 batches"),
+        (WHOLE, "manifest's Merkle root"),
+    ],
+)
+def test_a_batch_file_that_breaks_a_rule_makes_the_anchor_invalid(
+    road: Any, forge: Forge, data: bytes, reason: str
+) -> None:
+    assert reason in reason_of(road, forge.anchor_files(data, messages=2))
+
+
+def test_a_message_line_in_another_spelling_makes_the_anchor_invalid(road: Any, forge: Forge) -> None:
+    line = ONE.lines.split(b"\n")[0].replace(b":", b": ", 1)
+    header = msgspec.structs.replace(ONE.header, count=1, root=leaf_hash(line).hex())
+    batch = EncodedBatch(header, line + b"\n", (1,))
+    assert "message 1 is not canonical" in reason_of(road, forge.anchor_files(batch.header_line + b"\n" + batch.lines))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"reason":"late","rejected":0}\n', "not allowed"),
+        (b'{"reason":"Late!","rejected":5}\n', "not allowed"),
+        (b'{"rejected":5,"reason":"late"}\n', "not canonical"),
+        (b'{"reason":"late","rejected":5,"x":1}\n', "not a reject"),
+        (b'{"reason":"late","rejected":5}', "no newline"),
+        (b'{"reason":"late","rejected":5}\n{"reason":"late","rejected":6}\n', "holds 2 rejects"),
+    ],
+)
+def test_a_reject_file_that_breaks_a_rule_makes_the_anchor_invalid(
+    road: Any, forge: Forge, line: bytes, reason: str
+) -> None:
+    files = [{"bytes": len(line), "count": 1, "uri": road.cas.put(line)}]
+    manifest = forge.manifest(GOOD, changes={"rejects": {"count": 1, "files": files}})
+    assert reason in reason_of(road, forge.anchor(manifest))
+
+
+def test_rejects_out_of_order_make_the_anchor_invalid(road: Any, forge: Forge) -> None:
+    assert "ascending" in reason_of(road, forge.anchor(forge.manifest(GOOD, [(5, "late"), (4, "late")])))
+
+
+def test_a_file_of_another_size_than_the_manifest_says_makes_the_anchor_invalid(road: Any, forge: Forge) -> None:
+    members = msgspec.json.decode(forge.manifest(GOOD))
+    members["files"][0]["bytes"] += 1
+    assert "its manifest says" in reason_of(road, forge.anchor(canonical_json(members)))
+
+
+def test_an_invalid_anchor_does_not_stop_those_after_it(road: Any, forge: Forge) -> None:
+    forge.anchor(b"nonsense", count=1)
+    number = forge.anchor(forge.manifest(GOOD))
+    road.observer.observe()
+    assert road.index.anchor(number).batches == 2
+    assert [what[:2] for what in road.index.invalid()] == [(1, None)]
+
+
+def test_damage_of_the_storage_stops_the_observer_and_says_nothing_of_the_anchor(road: Any, forge: Forge) -> None:
+    manifest = forge.manifest(GOOD)
+    forge.anchor(manifest)
+    uri = msgspec.json.decode(manifest)["files"][0]["uri"]
+    good = (road.cas.root / uri).read_bytes()
+    (road.cas.root / uri).write_bytes(good[:-1])
+    with pytest.raises(ObservationBlockedError, match=f"anchor 1 cannot be read: file {uri} is damaged"):
+        road.observer.observe()
+    assert road.index.anchor(1) is None
+    (road.cas.root / uri).write_bytes(good)
+    assert road.observer.observe().position == 1
+    assert road.index.anchor(1).reason is None
+
+
+def test_a_ledger_that_was_replaced_is_noticed(road: Any, forge: Forge) -> None:
+    forge.anchor(forge.manifest(GOOD))
+    road.observer.observe()
+    other = MemoryLedger(VirtualClock())
+    for name in (b"a", b"b"):
+        other.append(anchor_string(1, cid_of(name)))
+    with pytest.raises(LedgerError, match="rewritten or replaced"):
+        Observer(road.index, road.cas, other).observe()
+
+
+def test_two_observers_on_one_database_agree(road: Any, forge: Forge) -> None:
+    for number in range(4):
+        forge.anchor(forge.manifest([make_batch([number * 2 + 1, number * 2 + 2])]))
+    other = Observer(AnchorIndex(road.engine), road.cas, road.ledger)
+    assert road.observer.observe().position == other.observe().position == 4
+    assert road.index.totals().messages == 8
