@@ -114,7 +114,8 @@ def test_a_message_without_a_proof_ends_with_3_and_the_reason(data: Path, number
 def test_verifying_needs_no_data_folder(data: Path, proof: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    command = [sys.executable, "-m", "millstream", "verify", str(proof), "--cas", str(data / "cas")]
+    program = "from millstream.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "verify", str(proof), "--cas", str(data / "cas")]
     done = subprocess.run(command, cwd=empty, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(empty.iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -117,4 +116,4 @@ def replay(settings: Settings, as_json: bool) -> None:
             place = f" (anchor {finding.number})" if finding.number is not None else ""
             print(f"{finding.what}: {finding.reason}{place}")
     if result.findings:
-        sys.exit(1)
+        raise click.exceptions.Exit(1)
