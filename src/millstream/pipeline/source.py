@@ -12,19 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec, open_store
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.schema import spark_schema
 
 NAME = "millstream"
 """The name in ``spark.read.format(…)``."""
@@ -34,19 +28,7 @@ PARTITION_BYTES = 4_000_000
 
 MOST_PARTITIONS = 10_000
 
-_HEADER = StructType([StructField("name", StringType(), False), StructField("value", BinaryType(), False)])
-
-SPARK_SCHEMA = StructType(
-    [
-        StructField("id", LongType(), False),
-        StructField("event_time", LongType(), False),
-        StructField("received_at", LongType(), False),
-        StructField("source", StringType(), False),
-        StructField("key", StringType(), False),
-        StructField("headers", ArrayType(_HEADER, False), False),
-        StructField("body", BinaryType(), False),
-    ]
-)
+SPARK_SCHEMA = spark_schema(MESSAGE_SCHEMA)
 """The message in Spark: the same columns as :data:`millstream.core.message.MESSAGE_SCHEMA`."""
 
 

@@ -25,12 +25,9 @@ from millstream.log import Log, LogInfo, LogSpec, open_store
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA, batch_part
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import SPARK_SCHEMA, read_log
 
-_SPARK_BATCH_SCHEMA = (
-    "batch string, source string not null, start bigint not null, end bigint, closed_at bigint, cut string, "
-    "root string, ids array<bigint> not null, lines binary, reason string"
-)
 _NAMES = BATCH_SCHEMA.names
 _ORDER = ("start", "source", "batch", "ids")
 
@@ -118,7 +115,7 @@ def batch_messages(messages: DataFrame, config: BatchConfig, bound: int, *, flus
         messages.select(*SPARK_SCHEMA.names)
         .repartition(parts, "source")
         .sortWithinPartitions("source", "received_at", "id")
-        .mapInArrow(partial(batch_part, config=config, bound=bound, flush=flush), _SPARK_BATCH_SCHEMA)
+        .mapInArrow(partial(batch_part, config=config, bound=bound, flush=flush), spark_schema(BATCH_SCHEMA))
         .select(*_NAMES)
     )
 

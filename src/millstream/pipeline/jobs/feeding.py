@@ -92,6 +92,11 @@ class Feeder:
         self._waiting: dict[int, Message] = {}
         self._clock: int | None = None
 
+    @property
+    def waiting(self) -> int:
+        """How many messages are held."""
+        return len(self._waiting)
+
     def feed(self, messages: list[Message]) -> Iterator[Row]:
         """Take *messages*, received one after the other and none before those taken earlier."""
         clock = messages[-1].received_at

@@ -56,11 +56,13 @@ FACT_SCHEMA = pa.schema(
 ``read`` the bytes that were hashed, ``modified`` and ``checked_at`` microseconds since the epoch, UTC."""
 
 SUMMARY_SCHEMA = pa.schema(
-    [pa.field("bin", pa.int32(), nullable=False), pa.field("items", pa.int64()), pa.field("read", pa.int64())]
+    [
+        pa.field("bin", pa.int32(), nullable=False),
+        pa.field("items", pa.int64(), nullable=False),
+        pa.field("read", pa.int64(), nullable=False),
+    ]
 )
 """One row a finished bin: how many items, and how many bytes were hashed."""
-
-SPARK_SUMMARY_SCHEMA = "bin int not null, items bigint, read bigint"
 
 _GROUP = 10_000
 _RETRY = RetryPolicy()

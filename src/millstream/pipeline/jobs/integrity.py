@@ -20,11 +20,13 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
+from millstream.mill.manifest import MANIFEST_SCHEMA
 from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, SPARK_SUMMARY_SCHEMA, fact_name, sweep_part
+from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, SUMMARY_SCHEMA, fact_name, sweep_part
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.inventory import run_inventory
+from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
+from millstream.pipeline.schema import read_parquet, spark_schema
 
 BIN_BYTES = 64 << 20
 """Bytes a bin aims at: what a killed run loses at most, for each core."""
@@ -93,7 +95,7 @@ def run_integrity(
         began = clock.monotonic()
         plan = _committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan.data, plan.record.counts["bins"])
-        read = _sweep(spark.read.parquet(str(plan.data)), bins, inputs.stores, folder.data)
+        read = _sweep(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, inputs.stores, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         return Sweep(folder.commit(record), folder.data, reused=False)
 
@@ -178,7 +180,9 @@ def _plan(
     recorded = folder.path / "manifest.parquet"
     with replacing(recorded) as file:
         pq.write_table(_narrow(manifest, inputs), file)
-    items = plan_items(spark.read.parquet(str(inventory.data)), spark.read.parquet(str(recorded)))
+    items = plan_items(
+        read_parquet(spark, inventory.data, INVENTORY_SCHEMA), read_parquet(spark, recorded, MANIFEST_SCHEMA)
+    )
     planned.path.mkdir(exist_ok=True)
     items.write.parquet(str(planned.data))
     rows, size = measure(planned.data)
@@ -211,7 +215,7 @@ def _sweep(plan: DataFrame, bins: Bins, stores: Mapping[str, str], facts: Path) 
         left.select(*_BINNED)
         .repartitionById(bins.count, "bin")
         .sortWithinPartitions(*_KEY)
-        .mapInArrow(partial(sweep_part, stores=dict(stores), facts=facts), SPARK_SUMMARY_SCHEMA)
+        .mapInArrow(partial(sweep_part, stores=dict(stores), facts=facts), spark_schema(SUMMARY_SCHEMA))
     )
     return sum(row["read"] for row in summaries.collect())
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.schema import spark_schema
 from millstream.stores import open_provider
 from millstream.stores.protocol import Entry, all_entries
 
@@ -29,9 +30,6 @@ INVENTORY_SCHEMA = pa.schema(
 """One row a listed content item. ``store`` is the configured id; ``size`` in bytes, ``modified`` in microseconds since
 the epoch, UTC, null where the provider has none."""
 
-SPARK_INVENTORY_SCHEMA = (
-    "store string not null, space string not null, content_id string not null, size bigint not null, modified bigint"
-)
 
 _ROWS = 10_000
 _CHUNK = 1000
@@ -94,7 +92,7 @@ def list_places(spark: SparkSession, places: pa.Table) -> DataFrame:
     """The listings of *places*, rows of :data:`INVENTORY_SCHEMA`; each place is one part."""
     parts = max(1, places.num_rows)
     frame = spark.createDataFrame(places).repartition(parts, "store", "space")
-    return frame.mapInArrow(list_part, SPARK_INVENTORY_SCHEMA).select(*INVENTORY_SCHEMA.names)
+    return frame.mapInArrow(list_part, spark_schema(INVENTORY_SCHEMA)).select(*INVENTORY_SCHEMA.names)
 
 
 def list_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

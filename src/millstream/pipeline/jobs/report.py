@@ -18,10 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from millstream.core.clock import Clock, SystemClock
 from millstream.mill.bitcheck import ManifestAction, Observation, Outcome, Verdict, decide, is_fresh
 from millstream.mill.manifest import CheckResult
-from millstream.mill.report import Finding, Report, SpaceTally, build_report
+from millstream.mill.report import Report, SpaceTally, build_report
 from millstream.pipeline.jobs.fixity import FACT_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.integrity import Sweep
+from millstream.pipeline.schema import read_parquet, spark_schema
 
 RESULT_SCHEMA = pa.schema(
     [
@@ -34,12 +35,6 @@ RESULT_SCHEMA = pa.schema(
 )
 """One row an item: the fields of :class:`~millstream.mill.manifest.CheckResult` (``size``: bytes hashed), seconds."""
 
-_SPARK_RESULT_SCHEMA = (
-    "store string not null, space string not null, content_id string not null, verdict string not null, "
-    "row string not null, kind string not null, detail string not null, action string not null, "
-    "checked_at bigint not null, size bigint not null, manifest string, provider string, "
-    "content string, seconds double not null"
-)
 
 _RESULT_FIELDS = [name for name in RESULT_SCHEMA.names if name != "seconds"]
 _IN_ORDER = (Verdict.SUCCESS.value, Verdict.IGNORE.value)
@@ -75,9 +70,9 @@ class Judged(msgspec.Struct, frozen=True):
             fine = pc.is_in(part.column("verdict"), pa.array(_IN_ORDER))
             yield from map(_check_result, part.filter(pc.invert(fine)).to_pylist())
 
-    def spaces(self, previous: Mapping[tuple[str, str], str] | None = None) -> list[SpaceSweep]:
-        """A report for each (store, space), sorted; *previous* are the SHA-256 of the reports before these."""
-        return _space_sweeps(self, previous or {})
+    def spaces(self) -> list[SpaceSweep]:
+        """A report for each (store, space), sorted, not yet chained to the one before."""
+        return _space_sweeps(self)
 
 
 def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | None = None) -> Judged:
@@ -92,14 +87,18 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
             return Judged(record, folder.data, reused=True)
         folder.clean()
         began = clock.monotonic()
-        judge(spark.read.parquet(str(sweep.facts))).write.parquet(str(folder.data))
+        judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).write.parquet(str(folder.data))
         record = _count(folder, sweep, round(clock.monotonic() - began, 3))
         return Judged(folder.commit(record), folder.data, reused=False)
 
 
 def judge(facts: DataFrame) -> DataFrame:
     """*facts* (rows of :data:`FACT_SCHEMA`) as rows of :data:`RESULT_SCHEMA`."""
-    return facts.select(*FACT_SCHEMA.names).mapInArrow(judge_part, _SPARK_RESULT_SCHEMA).select(*RESULT_SCHEMA.names)
+    return (
+        facts.select(*FACT_SCHEMA.names)
+        .mapInArrow(judge_part, spark_schema(RESULT_SCHEMA))
+        .select(*RESULT_SCHEMA.names)
+    )
 
 
 def judge_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,14 +142,14 @@ def _count(folder: JobFolder, sweep: Sweep, seconds: float) -> JobRecord:
     return JobRecord("report", folder.inputs, sweep.record.rows_out, rows, sweep.record.bytes, seconds, counts)
 
 
-def _space_sweeps(judged: Judged, previous: Mapping[tuple[str, str], str]) -> list[SpaceSweep]:
+def _space_sweeps(judged: Judged) -> list[SpaceSweep]:
     tallies: dict[tuple[str, str], _Tally] = {}
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
         for group in _groups(part):
             tallies.setdefault((group["store"], group["space"]), _Tally()).add(group)
     for finding in judged.findings():
         tallies[finding.store, finding.space].found.append(finding)
-    return [tally.close(*place, previous.get(place)) for place, tally in sorted(tallies.items())]
+    return [tally.close(*place) for place, tally in sorted(tallies.items())]
 
 
 _ALIKE = ("verdict", "row", "kind")
@@ -182,17 +181,13 @@ class _Tally:
         self._started.append(group["checked_at_min"])
         self._ended.append(group["checked_at_max"])
 
-    def close(self, store: str, space: str, previous: str | None) -> SpaceSweep:
-        self._counts.findings.extend(map(finding_of, self.found))
+    def close(self, store: str, space: str) -> SpaceSweep:
+        named = SpaceTally()
+        named.add(self.found)
+        self._counts.findings = named.findings
         started, ended = min(self._started), max(self._ended)
-        report = build_report(self._counts, store, space, started_at=started, ended_at=ended, previous=previous)
+        report = build_report(self._counts, store, space, started_at=started, ended_at=ended)
         return SpaceSweep(report, round(self._seconds, 6))
-
-
-def finding_of(result: CheckResult) -> Finding:
-    """*result* as it stands in a report."""
-    names = Finding.__struct_fields__
-    return Finding(**{name: getattr(result, name) for name in names} | {"verdict": result.verdict.value})
 
 
 def _check_result(row: dict[str, Any]) -> CheckResult:

@@ -1,0 +1,159 @@
+"""``millstream pipeline``: the jobs that run on Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json, size_text, store_options
+from millstream.core.clock import MICROSECONDS
+from millstream.mill.report import Report, ReportResult
+from millstream.node import Node
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.pipeline.jobs.folder import JobRecord
+    from millstream.pipeline.jobs.report import Judged, SpaceSweep
+
+name_option = click.option(
+    "--name", help="Name of the run; one that was killed goes on, one that is done is not made again (default: today)."
+)
+space_option = click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
+
+
+@click.group()
+def pipeline() -> None:
+    """The jobs that run on Spark, on this machine or on the master that the settings name."""
+
+
+@pipeline.command()
+@click.argument("log")
+@click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
+@click.option("--flush/--no-flush", default=True, show_default=True, help="Close what is open at the end of the log.")
+@json_option
+@store_options
+def batch(settings: Settings, *, log: str, last_id: int | None, flush: bool, as_json: bool) -> None:
+    """Batch the messages of LOG by the time they happened, by the rules in the settings, into Parquet files."""
+    from millstream.pipeline.jobs.batch import run_batch
+
+    with Node.open(settings) as node, node.spark() as spark:
+        job = run_batch(
+            spark,
+            node.folder / "jobs",
+            settings.log_url,
+            log,
+            node.batch_config,
+            last_id=last_id,
+            flush=flush,
+            clock=node.clock,
+        )
+    _print_record(job.record, str(job.data), as_json=as_json, reused=job.reused)
+
+
+@pipeline.command()
+@name_option
+@space_option
+@json_option
+@data_options
+def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> None:
+    """List what is in the spaces of all stores, into Parquet files."""
+    from millstream.pipeline.jobs.inventory import run_inventory
+
+    with Node.open(settings) as node, node.spark() as spark:
+        run = name or _today(node)
+        found = run_inventory(
+            spark, node.folder / "jobs", run, settings.store_urls, spaces=spaces or None, clock=node.clock
+        )
+    _print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
+
+
+@pipeline.command()
+@name_option
+@space_option
+@json_option
+@data_options
+def integrity(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
+    """Read every copy on every store and judge it; exit code 1 unless all was listed, checked and found whole."""
+    with Node.open(settings) as node:
+        judged = _sweep(node, name or _today(node), spaces)
+        node.manifest.apply(judged.results())
+        found = judged.spaces()
+        for space in found:
+            _save(node, space.report)
+    _print_spaces(found, as_json=as_json)
+    return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
+
+
+@pipeline.command()
+@click.argument("store")
+@click.argument("space")
+@json_option
+@data_options
+def report(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
+    """The last integrity report on SPACE of STORE; exit code 1 unless it says SUCCESS, 3 where there is none."""
+    with Node.open(settings) as node:
+        latest = node.reports.latest(store, space)
+    if latest is None:
+        click.echo(f"no report on {store}/{space} yet: millstream pipeline integrity", err=True)
+        return 3
+    if as_json:
+        print_json(latest)
+    else:
+        _echo_report(latest)
+    return 0 if latest.result == ReportResult.SUCCESS else 1
+
+
+def _sweep(node: Node, run: str, spaces: tuple[str, ...]) -> Judged:
+    from millstream.pipeline.jobs.integrity import run_integrity
+    from millstream.pipeline.jobs.report import run_report
+
+    jobs, stores = node.folder / "jobs", node.settings.store_urls
+    with node.spark() as spark:
+        sweep = run_integrity(spark, jobs, run, stores, node.manifest.rows(), spaces=spaces or None, clock=node.clock)
+        return run_report(spark, jobs, sweep, clock=node.clock)
+
+
+def _save(node: Node, found: Report) -> None:
+    """Keep the report, unless a run of the same sweep has kept it before."""
+    latest = node.reports.latest(found.store, found.space)
+    if latest is None or (latest.started_at, latest.ended_at) != (found.started_at, found.ended_at):
+        node.reports.save(found)
+
+
+def _today(node: Node) -> str:
+    return datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).strftime("%Y-%m-%d")
+
+
+def _print_record(record: JobRecord, data: str, *, as_json: bool, reused: bool) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(record) | {"data": data, "reused": reused})
+        return
+    counts = ", ".join(f"{count:,} {name}" for name, count in record.counts.items())
+    done = "done before" if reused else f"{record.seconds:.1f} s"
+    click.echo(f"{record.job}: {record.rows_in:,} in, {record.rows_out:,} out, {size_text(record.bytes)}, {done}")
+    if counts:
+        click.echo(f"  {counts}")
+    click.echo(f"  {data}")
+
+
+def _print_spaces(found: list[SpaceSweep], *, as_json: bool) -> None:
+    for space in found:
+        if as_json:
+            figures: dict[str, Any] = {"seconds": space.seconds, "bytes_per_second": round(space.rate)}
+            print_json(msgspec.to_builtins(space.report) | figures)
+        else:
+            _echo_report(space.report)
+            click.echo(f"  {size_text(space.report.bytes)} read, {size_text(space.rate)}/s on one core")
+
+
+def _echo_report(found: Report) -> None:
+    place = f"{found.store}/{found.space}"
+    share = f"{found.checked:,} checked and {found.explained:,} explained of {found.listed:,}"
+    click.echo(f"{found.result.value:<10} {place}: {share} ({found.coverage:.2%}), {found.failed:,} failed")
+    for note in found.notes:
+        click.echo(f"  {note}")
+    for finding in found.findings:
+        click.echo(f"  {finding.verdict} {finding.row} {finding.content_id}: {finding.detail}")

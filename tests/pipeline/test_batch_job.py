@@ -1,0 +1,153 @@
+"""The batch job: the same batches as in process, once, whatever became of earlier runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from millstream.anchoring.records import EncodedBatch, encode_batch
+from millstream.batching import BatchConfig, Batcher
+from millstream.core.message import Message
+from millstream.log import LogNotFoundError
+from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.events import event_of
+from millstream.pipeline.jobs.batch import BatchJob, run_batch
+from millstream.pipeline.jobs.folder import JobBusyError, JobFolder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+Untidy = Callable[..., list[Message]]
+WriteLog = Callable[..., list[Message]]
+
+
+def in_process(messages: list[Message], rules: BatchConfig) -> tuple[list[EncodedBatch], list[tuple[int, str]]]:
+    """Batches in the job's order and rejects by id, of the batcher fed in log order."""
+    batcher = Batcher.of(rules)
+    received, closed = batcher.receive_many(map(event_of, messages)), batcher.advance(max_received(messages))
+    flushed = batcher.flush()
+    by_id = {message.id: message for message in messages}
+    batches = [*received.batches, *closed.batches, *flushed.batches]
+    batches.sort(key=lambda batch: (batch.start, batch.source, batch.batch))
+    rejects = [*received.rejects, *closed.rejects, *flushed.rejects]
+    encoded = [encode_batch(batch, [by_id[number] for number in batch.events]) for batch in batches]
+    return encoded, sorted((reject.rejected, str(reject.reason)) for reject in rejects)
+
+
+def max_received(messages: list[Message]) -> int:
+    return max(message.received_at or 0 for message in messages)
+
+
+def outcome(job: BatchJob) -> tuple[list[EncodedBatch], list[tuple[int, str]]]:
+    return list(job.batches()), sorted((reject.rejected, str(reject.reason)) for reject in job.rejects())
+
+
+@pytest.mark.parametrize(("seed", "sources", "cut"), [(1, 1, "at_event"), (2, 3, "at_event"), (3, 40, "midpoint")])
+def test_p5_the_job_gives_the_batches_of_the_batcher_in_process(
+    spark: SparkSession,
+    tmp_path: Path,
+    log_url: str,
+    untidy: Untidy,
+    write_log: WriteLog,
+    seed: int,
+    sources: int,
+    cut: str,
+) -> None:
+    rules = BatchConfig(50, 20, conflict_cut=cut)  # type: ignore[arg-type]
+    messages = write_log(log_url, "untidy", untidy(seed, 3000, sources=sources))
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    batches, rejects = in_process(messages, rules)
+    assert outcome(job) == (batches, rejects)
+    assert {reason for _, reason in rejects} == {"late", "future", "duplicate", "conflicting_duplicate"}
+    counts = job.record.counts
+    assert job.record.rows_in == len(messages) == counts["batched"] + counts["rejected"]
+    assert (counts["batches"], counts["rejected"], counts["open"]) == (len(batches), len(rejects), 0)
+    assert job.record.bytes == sum(len(batch.lines) for batch in batches)
+
+
+def test_p5_a_range_gives_the_same_batches_however_the_log_went_on(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
+) -> None:
+    messages = write_log(log_url, "untidy", untidy(4, 600))
+    before = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    write_log(log_url, "untidy", untidy(5, 300))
+    after = run_batch(spark, tmp_path / "other", log_url, "untidy", rules, last_id=len(messages))
+    assert outcome(after) == outcome(before)
+    assert after.record.inputs == before.record.inputs
+
+
+def test_without_flush_the_last_batches_stay_open(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
+) -> None:
+    messages = write_log(log_url, "untidy", untidy(6, 800))
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules, flush=False)
+    batches, _ = in_process(messages, rules)
+    assert list(job.batches()) == [batch for batch in batches if batch.header.closed_at is not None]
+    assert 0 < job.record.counts["open"] < 100
+
+
+def test_a_finished_job_is_not_run_again_and_an_unfinished_one_is(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
+) -> None:
+    write_log(log_url, "untidy", untidy(7, 300))
+    first = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    expected = outcome(first)
+    again = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    assert (first.reused, again.reused) == (False, True)
+    assert again.record == first.record
+    first.data.joinpath(first.record.files[0].name).unlink()
+    (first.data / "part-99999-stray.parquet").write_bytes(b"what a killed run left")
+    repaired = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    assert not repaired.reused
+    assert outcome(repaired) == expected
+
+
+def test_a_finished_job_is_one_line_of_canonical_json(
+    spark: SparkSession,
+    tmp_path: Path,
+    log_url: str,
+    untidy: Untidy,
+    write_log: WriteLog,
+    rules: BatchConfig,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_log(log_url, "untidy", untidy(8, 50))
+    with caplog.at_level(logging.INFO, "millstream.pipeline"):
+        job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    (line,) = [record.message for record in caplog.records if record.name == "millstream.pipeline"]
+    told = msgspec.json.decode(line)
+    assert (told["job"], told["rows_in"], told["bytes"]) == ("batch", job.record.rows_in, job.record.bytes)
+    assert told["seconds"] == job.record.seconds > 0
+
+
+def test_a_job_that_somebody_is_at_is_busy(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path, "batch", {"log": "x"})
+    with folder.held(), pytest.raises(JobBusyError, match="another process") as caught, folder.held():
+        pass
+    assert caught.value.exit_code == 4
+
+
+def test_an_empty_or_missing_log_is_refused(
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog, rules: BatchConfig
+) -> None:
+    write_log(log_url, "empty", [])
+    with pytest.raises(PipelineInputError, match="'empty' has no messages"):
+        run_batch(spark, tmp_path, log_url, "empty", rules)
+    with pytest.raises(LogNotFoundError):
+        run_batch(spark, tmp_path, log_url, "missing", rules)
+
+
+def test_what_spark_raises_is_told_in_one_line(
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
+) -> None:
+    write_log(log_url, "far", [Message(b"", "k", "s", 2**53, 100)])
+    with pytest.raises(PipelineError, match=r"^the job 'batch' failed: .*beyond 2\^53") as caught:
+        run_batch(spark, tmp_path, log_url, "far", BatchConfig(50, 20, leap=2**53 - 1))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,151 @@
+"""A log as a DataFrame: the same messages, however it is cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.message import MESSAGE_SCHEMA, Message, from_arrow, to_arrow
+from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.failures import explained
+from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, LogRequest, balance, read_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WriteLog = Callable[..., list[Message]]
+
+on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+def odd_messages(seed: int, count: int) -> list[Message]:
+    """Messages with all that a message can hold: empty and large bodies, bytes that are no text, headers, odd keys."""
+    draw = random.Random(seed)
+    return [
+        Message(
+            draw.randbytes(draw.choice([0, 1, 30, 3000])),
+            draw.choice(["", "temp", "ключ", "a\nb\0c"]),
+            draw.choice(["", "JFK", "😀"]),
+            draw.randrange(-(2**40), 2**40),
+            draw.randrange(2**40),
+            tuple((draw.choice(["", "trace", "é"]), draw.randbytes(3)) for _ in range(draw.randrange(3))),
+        )
+        for _ in range(count)
+    ]
+
+
+def collect(frame: object) -> list[Message]:
+    table = frame.toArrow().sort_by("id")  # type: ignore[attr-defined]
+    batches = table.cast(MESSAGE_SCHEMA).combine_chunks().to_batches()
+    return [message for batch in batches for message in from_arrow(batch)]
+
+
+class TestOnSpark:
+    pytestmark = on_spark
+
+    @pytest.mark.parametrize(("seed", "count"), [(1, 1), (2, 97), (3, 1000)])
+    def test_reading_gives_what_the_log_gives(
+        self, spark: SparkSession, log_url: str, write_log: WriteLog, seed: int, count: int
+    ) -> None:
+        written = write_log(log_url, "odd", odd_messages(seed, count))
+        draw = random.Random(seed)
+        assert collect(read_log(spark, log_url, "odd", partition_bytes=20_000)) == written
+        for _ in range(3):
+            first = draw.randint(1, count)
+            last = draw.randint(first, count + 10)
+            found = collect(read_log(spark, log_url, "odd", first_id=first, last_id=last, partition_bytes=1))
+            assert found == written[first - 1 : last]
+
+    def test_only_the_named_columns_are_read(self, spark: SparkSession, log_url: str, write_log: WriteLog) -> None:
+        written = write_log(log_url, "odd", odd_messages(4, 200))
+        frame = read_log(spark, log_url, "odd", columns=["key", "id"])
+        assert frame.columns == ["key", "id"]
+        assert sorted((row.id, row.key) for row in frame.collect()) == [(m.id, m.key) for m in written]
+
+    def test_the_format_is_known_by_name_and_has_the_message_schema(
+        self, spark: SparkSession, log_url: str, write_log: WriteLog
+    ) -> None:
+        write_log(log_url, "odd", odd_messages(5, 10))
+        frame = spark.read.format(NAME).option("store", log_url).option("log", "odd").load()
+        assert frame.schema == SPARK_SCHEMA
+        assert frame.count() == 10
+
+    def test_an_empty_range_has_no_rows(self, spark: SparkSession, log_url: str, write_log: WriteLog) -> None:
+        write_log(log_url, "odd", odd_messages(6, 10))
+        assert read_log(spark, log_url, "odd", first_id=11).count() == 0
+
+    def test_a_log_that_is_not_there_is_named(self, spark: SparkSession, log_url: str, write_log: WriteLog) -> None:
+        write_log(log_url, "odd", odd_messages(7, 1))
+        with (
+            pytest.raises(PipelineError, match=r"^the job 'count' failed: there is no log 'other'"),
+            explained("count"),
+        ):
+            read_log(spark, log_url, "other").count()
+
+    def test_an_unknown_column_is_named(self, spark: SparkSession, log_url: str) -> None:
+        with pytest.raises(PipelineError, match="'zeal'"), explained("read"):
+            read_log(spark, log_url, "odd", columns=["zeal"]).count()
+
+
+def test_reading_a_partition_needs_no_spark(log_url: str, write_log: WriteLog) -> None:
+    written = write_log(log_url, "odd", odd_messages(8, 500))
+    reader = LogReader(LogRequest({"store": log_url, "log": "odd", "partitionBytes": "10000"}), SPARK_SCHEMA.names)
+    partitions = reader.partitions()
+    assert len(partitions) > 1
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    assert all(batch.schema == MESSAGE_SCHEMA for batch in batches)
+    assert pa.Table.from_batches(batches) == pa.Table.from_batches([to_arrow(written)])
+
+
+BLOCKS = st.lists(st.tuples(st.integers(1, 500), st.integers(0, 10_000)), max_size=50)
+
+
+@given(BLOCKS, st.integers(1, 20_000))
+def test_partitions_hold_every_block_once_and_in_order(counts: list[tuple[int, int]], target: int) -> None:
+    blocks, next_id = [], 1
+    for count, size in counts:
+        blocks.append((next_id, next_id + count - 1, size))
+        next_id += count
+    runs = list(balance(blocks, target))
+    covered = [number for run in runs for number in range(run.first_id, run.last_id + 1)]
+    assert covered == list(range(1, next_id))
+    assert {run.first_id for run in runs} <= {first for first, _, _ in blocks}
+
+
+def test_there_are_never_too_many_partitions() -> None:
+    blocks = [(number, number, 1000) for number in range(1, 50_001)]
+    assert len(list(balance(blocks, 1))) <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"log": "x"}, "store"),
+        ({"store": "memory://"}, "log"),
+        ({"store": "memory://", "log": "x", "from": "0"}, "from"),
+        ({"store": "memory://", "log": "x", "to": "-1"}, "to"),
+        ({"store": "memory://", "log": "x", "columns": "id,nothing"}, "nothing"),
+        ({"store": "memory://", "log": "x", "columns": ""}, "columns"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(options: dict[str, str], named: str) -> None:
+    with pytest.raises(PipelineInputError, match=named):
+        LogRequest(options)
+
+
+def test_a_file_store_is_refused_on_a_cluster(tmp_path: Path) -> None:
+    class Context:
+        master = "spark://host:7077"
+
+    class Session:
+        sparkContext = Context()
+
+    with pytest.raises(PipelineInputError, match="file of this host"):
+        read_log(Session(), f"sqlite:///{tmp_path}/log.db", "x")  # type: ignore[arg-type]
