@@ -75,7 +75,9 @@ class World:
         return self.providers.find(place) is not None
 
     def seal(self, store: str) -> None:
-        self.stores[store] = Sealed(self.stores[store])  # type: ignore[assignment]
+        """From now on, any write to *store* fails the test."""
+        if not isinstance(self.stores[store], Sealed):
+            self.stores[store] = Sealed(self.stores[store])  # type: ignore[assignment]
 
     def close(self) -> None:
         for queue in self._queues.values():
@@ -91,6 +93,7 @@ def new_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
 
     def make(stores: Mapping[str, Store] | None = None) -> World:
         engine = sa.create_engine(f"sqlite:///{tmp_path / f'node-{len(made)}.db'}")
+        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
         made.append(World(engine, VirtualClock(), stores))
         return made[-1]
 

@@ -147,8 +147,11 @@ ROWS: Mapping[str, _Row] = {
 
 
 def is_fresh(modified: int | None, now: int) -> bool:
-    """Whether a change at *modified* is less than a day before *now* (microseconds). An unknown age is old."""
-    return modified is not None and now - modified < FRESH_MICROSECONDS
+    """Whether a change at *modified* is less than a day before *now* (microseconds).
+
+    An unknown age is old, and so is a time that lies more than a day ahead: it says nothing about the age.
+    """
+    return modified is not None and abs(now - modified) < FRESH_MICROSECONDS
 
 
 def decide(seen: Observation) -> Outcome:

@@ -1,0 +1,233 @@
+"""Policies: the document's files, lookup, errors that name line and column, lint, and where the files lie."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.mill.errors import PolicyError
+from millstream.mill.located_json import Items, Members, Node, Scalar, Text, parse_located
+from millstream.mill.policy import Pair, Policy, encode_policy, parse_accounts, parse_policy
+from millstream.mill.policy_lint import find_cycle, lint_policy
+from millstream.mill.policy_repository import MAX_BYTES, PolicyRepository
+from millstream.stores import MemoryStore
+
+SAMPLE = """{
+  "spaceDuplicationStorePolicies":{
+    "spaceA":
+      [
+        {"srcStoreId":"1","destStoreId":"2"},
+      ],
+    "spaceB":
+      [
+        {"srcStoreId":"1","destStoreId":"2"},
+        {"srcStoreId":"1","destStoreId":"3"}
+      ]
+  }
+}
+"""
+TO_2, TO_3 = Pair("1", "2"), Pair("1", "3")
+POLICY = Policy("a", {"own": (TO_3,), "empty": (), "ignored": (TO_3,)}, (TO_2,), ("ignored", "left alone"))
+
+
+def test_the_sample_of_the_document_loads_and_its_trailing_comma_is_named() -> None:
+    policy, warnings = parse_policy(SAMPLE, "account1")
+    assert policy.spaces == {"spaceA": (TO_2,), "spaceB": (TO_2, TO_3)}
+    assert [(warned.code, str(warned)) for warned in warnings] == [
+        ("trailing-comma", "line 5, column 45: a comma before the closing bracket")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("space", "pairs"),
+    [
+        ("own", (TO_3,)),
+        ("empty", (TO_2,)),
+        ("unlisted", (TO_2,)),
+        ("ignored", ()),
+        ("left alone", ()),
+        ("x-quarantine", ()),
+    ],
+)
+def test_a_space_has_its_own_pairs_or_the_defaults_or_none(space: str, pairs: tuple[Pair, ...]) -> None:
+    assert POLICY.lookup(space) == pairs
+
+
+def test_the_sources_of_a_space_are_not_themselves_copies() -> None:
+    chain = Policy("a", {"s": (Pair("1", "2"), Pair("2", "3"))})
+    assert chain.sources("s") == {"1"}
+    assert chain.sources("other") == frozenset()
+
+
+def test_a_policy_survives_being_written_and_read() -> None:
+    assert parse_policy(encode_policy(POLICY).decode(), "a") == (POLICY, [])
+
+
+ERRORS = [
+    ("", "line 1, column 1: a value should stand here"),
+    ("[]", "line 1, column 1: a policy in curly brackets should stand here"),
+    ('{"spaces": {}}', "line 1, column 2: unknown field 'spaces'; known are defaultPolicies"),
+    ('{"defaultPolicies": {}}', "line 1, column 21: a list of store pairs in square brackets should stand here"),
+    ('{"defaultPolicies": [1]}', "line 1, column 22: a store pair in curly brackets should stand here"),
+    ('{"defaultPolicies":\n [{"srcStoreId":"1"}]}', "line 2, column 3: this store pair has no 'destStoreId'"),
+    ('{"defaultPolicies":[{"srcStoreId":"1","destStoreId":2}]}', "line 1, column 53: a name in double quotes"),
+    ('{"defaultPolicies":[{"srcStoreId":"1","to":"2"}]}', "line 1, column 39: unknown field 'to'"),
+    ('{"spacesToIgnore":[""]}', "line 1, column 20: a name in double quotes"),
+    ('{"spacesToIgnore":["a" "b"]}', "line 1, column 24: a comma or ']' should stand here"),
+    ('{"spacesToIgnore":["a"', "line 1, column 23: a comma or ']' should stand here"),
+    ('{"spacesToIgnore":[,]}', "line 1, column 20: a value should stand here"),
+    ('{"spacesToIgnore":["a",,]}', "line 1, column 24: a value should stand here"),
+    ('{"spacesToIgnore" []}', "line 1, column 19: ':' should stand here"),
+    ('{"spacesToIgnore":[],\n"spacesToIgnore":[]}', "line 2, column 1: 'spacesToIgnore' stands twice"),
+    ("{spacesToIgnore:[]}", "line 1, column 2: a name in double quotes should stand here"),
+    ('{"spacesToIgnore":["a\n"]}', "line 1, column 22: Invalid control character"),
+    ('{"spacesToIgnore":["\\ud800"]}', "line 1, column 20: half of a surrogate pair"),
+    ("{} {}", "line 1, column 4: the file should end here"),
+    ("{'a':1}", "line 1, column 2: a name in double quotes"),
+    ('{"a":NaN}', "line 1, column 6: a value should stand here"),
+    ("[" * 50, "line 1, column 21: nested deeper than 20 levels"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), ERRORS)
+def test_anything_else_is_an_error_with_file_line_and_column(text: str, message: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text, "a")
+    assert str(caught.value).startswith(f"a-duplication-policy.json, {message}")
+
+
+def plain(node: Node) -> object:
+    match node:
+        case Text(value=value):
+            return value
+        case Scalar(value=value):
+            return json.loads(value)
+        case Items(items=items):
+            return [plain(item) for item in items]
+        case Members(members=members):
+            return {name: plain(member) for name, member in members.items()}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.sampled_from([None, 0, 2]), st.booleans())
+def test_the_parser_reads_what_json_reads(value: object, indent: int | None, ascii_only: bool) -> None:
+    parsed = parse_located(json.dumps(value, indent=indent, ensure_ascii=ascii_only), "f")
+    assert plain(parsed.root) == value
+    assert parsed.trailing_commas == ()
+
+
+@given(st.text(alphabet='{}[]":, \n\\a1-eE.tru\x00', max_size=30))
+def test_the_parser_accepts_nothing_that_json_refuses_but_trailing_commas(text: str) -> None:
+    try:
+        parsed = parse_located(text, "f")
+    except PolicyError:
+        return
+    if not parsed.trailing_commas:
+        json.loads(text)
+
+
+LINT = [
+    (Policy("a", {"s": (Pair("1", "1"),)}), "same-store", "space 's': store '1' is copied to itself"),
+    (Policy("a", {}, (Pair("1", "9"),)), "unknown-store", "defaultPolicies: no store '9' is configured"),
+    (Policy("a", {"s": (Pair("1", "2"), Pair("2", "1"))}), "cycle", "copied in a circle: 1 → 2 → 1"),
+    (Policy("a", {"s": (TO_2,)}, (), ("s",)), "ignored-but-configured", "space 's' is to be ignored"),
+    (Policy("a", {"x-s": (TO_2,)}), "system-space", "space 'x-s' belongs to the system"),
+    (Policy("a", {"s": ()}), "empty-space", "space 's' has an empty list"),
+    (Policy("a", {"s": (TO_3,)}, (TO_2,)), "shadowed-defaults", "these do not apply: 1 → 2"),
+]
+
+
+@pytest.mark.parametrize(("policy", "code", "message"), LINT)
+def test_what_is_probably_not_meant_is_found(policy: Policy, code: str, message: str) -> None:
+    (warned,) = lint_policy(policy, "123")
+    assert warned.code == code
+    assert message in str(warned)
+
+
+def test_a_sound_policy_has_nothing_to_warn_of() -> None:
+    assert lint_policy(Policy("a", {"s": (TO_2, TO_3)}, (TO_2,)), "123") == []
+    assert lint_policy(Policy("a", {}, (Pair("7", "8"),))) == []
+
+
+def test_a_pair_that_stands_twice_counts_once_and_is_named() -> None:
+    pair = '{"srcStoreId":"1","destStoreId":"2"}'
+    policy, warnings = parse_policy(f'{{"defaultPolicies":[{pair},{pair}]}}', "a")
+    assert policy.defaults == (TO_2,)
+    assert [warned.code for warned in warnings] == ["duplicate-pair"]
+
+
+STORES = st.sampled_from("12345")
+
+
+@given(st.lists(st.builds(Pair, STORES, STORES), max_size=8))
+def test_a_circle_is_found_exactly_where_there_is_one(pairs: list[Pair]) -> None:
+    edges = {(pair.source, pair.destination) for pair in pairs if pair.source != pair.destination}
+    reach = set(edges)
+    while more := {(a, d) for a, b in reach for c, d in edges if b == c} - reach:
+        reach |= more
+    cycle = find_cycle(pairs)
+    assert (cycle is not None) == any(a == b for a, b in reach)
+    if cycle:
+        assert cycle[0] == cycle[-1]
+        assert set(itertools.pairwise(cycle)) <= edges
+
+
+def test_policies_are_read_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "duplication-accounts.json").write_text('["account1", "account2", "account1"]')
+    (tmp_path / "account1-duplication-policy.json").write_text(SAMPLE)
+    (tmp_path / "account2-duplication-policy.json").write_text("{}")
+    policies = PolicyRepository.in_folder(tmp_path).load()
+    assert list(policies.by_account) == ["account1", "account2"]
+    assert [warned.code for warned in policies.warnings["account1"]] == ["trailing-comma"]
+    assert policies.sources("spaceB") == {"1"}
+
+
+def test_policies_are_read_from_a_space_of_a_store() -> None:
+    store = MemoryStore("m")
+    store.create_space("policies")
+    for name, text in (("duplication-accounts.json", '["account1"]'), ("account1-duplication-policy.json", SAMPLE)):
+        store.put("policies", name, io.BytesIO(text.encode()))
+    assert list(PolicyRepository.in_store(store, "policies").load().by_account) == ["account1"]
+    assert PolicyRepository.in_store(store, "nowhere").load().by_account == {}
+
+
+def test_no_accounts_list_means_no_policies(tmp_path: Path) -> None:
+    assert PolicyRepository.in_folder(tmp_path).load().by_account == {}
+
+
+@pytest.mark.parametrize(
+    ("accounts", "policy", "message"),
+    [
+        ('["a"]', None, "lists 'a', and there is no a-duplication-policy.json"),
+        ('["a"]', b"{", "a-duplication-policy.json, line 1, column 2"),
+        ('["a"]', b"\xff\xfe", "is not UTF-8 text"),
+        ('["a"]', b" " * (MAX_BYTES + 1), "is larger than"),
+        ('["../a"]', None, "is no name of an account"),
+        ('[".a"]', None, "is no name of an account"),
+        ('{"a":1}', None, "duplication-accounts.json, line 1, column 1"),
+    ],
+)
+def test_one_broken_file_leaves_no_policy_in_force(
+    tmp_path: Path, accounts: str, policy: bytes | None, message: str
+) -> None:
+    (tmp_path / "duplication-accounts.json").write_text(accounts)
+    if policy is not None:
+        (tmp_path / "a-duplication-policy.json").write_bytes(policy)
+    with pytest.raises(PolicyError, match=message):
+        PolicyRepository.in_folder(tmp_path).load()
+
+
+def test_the_accounts_of_the_document_load() -> None:
+    assert parse_accounts('[ "account1" , "account2" ]', "f") == ("account1", "account2")

@@ -1,0 +1,187 @@
+"""Repairs carried out on real stores: quarantine, write, verify, record; or a reason."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.core.cid import cid_of
+from millstream.mill.bitcheck import Verdict
+from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.place import Place
+from millstream.mill.providers import QUARANTINE
+from millstream.mill.repair import Health
+from millstream.mill.repair_log import RepairLog
+from millstream.mill.repairer import Repairer, RepairProcessor
+from millstream.mill.report import ReportResult
+from millstream.mill.sweep import check_space
+from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
+from millstream.stores import CasStore, LocalStore, StoreUnavailableError
+from millstream.testing.damage import flip_bit, remove
+from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
+
+BODY = b"the right bytes" * 100
+
+
+@pytest.fixture
+def world(new_world: Callable[..., Any], tmp_path: Path) -> Any:
+    """Three local folders with the same items; store "1" is the source."""
+    made = new_world({name: LocalStore(tmp_path / name) for name in "123"})
+    for store in made.stores:
+        for number in range(3):
+            made.put(Place(store, "s", f"folder/item {number}"), BODY + bytes([number]))
+    return made
+
+
+def repairer(world: Any, **more: Any) -> Repairer:
+    more.setdefault("sources", lambda _: {"1"})
+    return Repairer(world.providers, world.manifest, RepairLog(world.engine), **more)
+
+
+def item(store: str, number: int = 0) -> Place:
+    return Place(store, "s", f"folder/item {number}")
+
+
+def path(world: Any, place: Place) -> Path:
+    found: Path = world.stores[place.store].path_of(place.space, place.content_id)
+    return found
+
+
+def sweep(world: Any) -> dict[str, Any]:
+    return {store: check_space(world.providers, world.manifest, store, "s", threads=2) for store in world.stores}
+
+
+def test_p6_every_found_fault_is_healed_and_the_next_sweep_is_clean(world: Any) -> None:
+    assert all(tally.result == ReportResult.SUCCESS for tally in sweep(world).values())
+    flip_bit(path(world, item("2", 0)))
+    remove(path(world, item("3", 1)))
+    flip_bit(path(world, item("1", 2)))
+    tallies = sweep(world)
+    assert {store: [(f.content_id, f.row) for f in tally.findings] for store, tally in tallies.items()} == {
+        "1": [("folder/item 2", "B3")],
+        "2": [("folder/item 0", "B3")],
+        "3": [("folder/item 1", "B18")],
+    }
+    assert world.manifest.get("3", "s", "folder/item 1").missing
+    for number in range(3):
+        healing = repairer(world).repair("s", f"folder/item {number}")
+        assert (healing.healed, healing.refused) == (1, ())
+    for store in "123":
+        for number in range(3):
+            assert world.read(item(store, number)) == BODY + bytes([number])
+    assert all(tally.result == ReportResult.SUCCESS for tally in sweep(world).values())
+
+
+def test_the_bad_bytes_are_kept_in_quarantine_with_where_they_came_from(world: Any) -> None:
+    flip_bit(path(world, item("2")))
+    bad = world.read(item("2"))
+    event = repairer(world).repair("s", "folder/item 0", "found by a sweep").events[0]
+    assert (event.store, event.healed, event.good, event.reason) == ("2", True, "1", "found by a sweep")
+    kept = Place("2", QUARANTINE, event.quarantined or "")
+    assert world.read(kept) == bad
+    assert world.stores["2"].info(QUARANTINE, kept.content_id).properties["reason"] == "found by a sweep"
+    assert RepairLog(world.engine).last() == [event]
+
+
+def test_a_healed_copy_is_verified_in_the_manifest(world: Any) -> None:
+    remove(path(world, item("3")))
+    world.clock.advance(60)
+    repairer(world).repair("s", "folder/item 0")
+    row = world.manifest.get("3", "s", "folder/item 0")
+    assert (row.verified_at, row.outcome, row.missing) == (world.clock.now(), "SUCCESS", False)
+    assert "healed from store 1" in row.detail
+
+
+def test_a_healthy_item_is_not_written(world: Any) -> None:
+    for store in "123":
+        world.seal(store)
+    healing = repairer(world).repair("s", "folder/item 0")
+    assert (healing.plan.health, healing.events) == (Health.HEALTHY, ())
+
+
+def test_when_all_disagree_nothing_is_written_and_the_reason_is_recorded(world: Any) -> None:
+    for seed, store in enumerate("123"):
+        flip_bit(path(world, item(store)), seed)
+    before = [world.read(item(store)) for store in "123"]
+    healing = repairer(world).repair("s", "folder/item 0")
+    assert healing.refused[0].reason == "manifest and copies all disagree"
+    assert [world.read(item(store)) for store in "123"] == before
+    assert RepairLog(world.engine).last() == list(healing.events)
+
+
+def test_an_item_that_is_deleted_or_unknown_is_refused(world: Any) -> None:
+    assert "no copy of it" in repairer(world).plan("s", "unknown").reasons[0]
+    for store in "123":
+        world.record(item(store), None, deleted=True)
+    assert "only deleted ones" in repairer(world).plan("s", "folder/item 0").reasons[0]
+
+
+def test_a_change_that_is_not_duplicated_yet_is_not_undone(world: Any) -> None:
+    world.clock.advance(1)
+    world.put(item("1"), b"a new version")
+    assert "duplicate it first" in repairer(world).plan("s", "folder/item 0").reasons[0]
+
+
+def test_without_policies_every_store_counts_as_a_source(world: Any) -> None:
+    world.put(item("2"), b"rewritten", record=False)
+    assert "rewritten" in repairer(world, sources=None).plan("s", "folder/item 0").reasons[0]
+    assert [cure.store for cure in repairer(world).plan("s", "folder/item 0").cures] == ["2"]
+
+
+def test_p8_a_copy_that_cannot_be_kept_in_quarantine_stays_as_it_is(world: Any, tmp_path: Path) -> None:
+    (tmp_path / "cas").mkdir()
+    world.stores = {"1": world.stores["1"], "4": CasStore(tmp_path / "cas")}
+    world.stores["1"].create_space("cas")
+    body = b"addressed"
+    cid = cid_of(body)
+    for store in world.stores:
+        info = world.stores[store].put("cas", cid, io.BytesIO(body))
+        world.record(Place(store, "cas", cid), info.checksum())
+    flip_bit(tmp_path / "cas" / cid)
+    bad = (tmp_path / "cas" / cid).read_bytes()
+    healing = repairer(world).repair("cas", cid)
+    assert "could not be kept in quarantine" in healing.refused[0].reason
+    assert (tmp_path / "cas" / cid).read_bytes() == bad
+
+
+def test_a_write_that_reads_back_wrong_is_no_healing(world: Any) -> None:
+    rotting = world.stores["2"]
+
+    class Forgetful(StoreWrapper):
+        def put(self, space: str, content_id: str, source: Any, **more: Any) -> Any:
+            info = super().put(space, content_id, source, **more)
+            flip_bit(rotting.path_of(space, content_id))
+            return info
+
+    remove(path(world, item("2")))
+    world.stores["2"] = Forgetful(rotting)
+    healing = repairer(world).repair("s", "folder/item 0")
+    assert healing.healed == 0
+    assert "reads back wrong" in healing.refused[0].reason
+
+
+def test_a_provider_that_does_not_answer_leaves_the_repair_to_be_tried_again(world: Any) -> None:
+    remove(path(world, item("2")))
+    world.stores["2"] = UnavailableStore(world.stores["2"], when=lambda call: call.method == "put")
+    with pytest.raises(StoreUnavailableError):
+        repairer(world).repair("s", "folder/item 0")
+
+
+def test_a_check_task_hands_a_finding_to_repair_where_another_copy_is_recorded_good(world: Any) -> None:
+    flip_bit(path(world, item("2")))
+    result = BitCheckProcessor(Checker(world.providers, world.manifest)).process(BitCheck("2", "s", "folder/item 0"), 1)
+    assert result.tasks == ((QueueName.REPAIR, Repair("s", "folder/item 0", "2: B3 sour")),)
+    assert result.checks[0].verdict == Verdict.FAILURE
+
+
+def test_a_repair_task_that_is_refused_becomes_a_bit_error_for_people(world: Any) -> None:
+    for seed, store in enumerate("123"):
+        flip_bit(path(world, item(store)), seed)
+    result = RepairProcessor(repairer(world)).process(Repair("s", "folder/item 0"), 1)
+    queue, error = result.tasks[0]
+    assert queue == QueueName.BIT_ERROR
+    assert isinstance(error, BitError) and error.detail == "manifest and copies all disagree"

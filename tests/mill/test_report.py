@@ -1,0 +1,135 @@
+"""Reports: honest results, escaping, and a chain that shows every change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.canonical import parse_canonical
+from millstream.mill.bitcheck import Verdict
+from millstream.mill.errors import ReportError
+from millstream.mill.manifest import CheckResult
+from millstream.mill.report import COLUMNS, Report, ReportResult, SpaceTally, build_report, encode_report, tsv_lines
+from millstream.mill.report_folder import ReportFolder
+
+
+def result(verdict: Verdict, content_id: str = "c", size: int = 10) -> CheckResult:
+    return CheckResult("1", "s", content_id, verdict, "B0", "kind", "detail", 5, size, "a" * 64, "b" * 64, None)
+
+
+def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s") -> Report:
+    tally = SpaceTally()
+    tally.add([result(verdict, f"c{n}") for n, verdict in enumerate(verdicts)])
+    if note:
+        tally.fail(note)
+    return build_report(tally, store, space, started_at=1, ended_at=2)
+
+
+@pytest.mark.parametrize(
+    ("made", "outcome", "coverage"),
+    [
+        (report(), ReportResult.SUCCESS, 1.0),
+        (report(Verdict.SUCCESS, Verdict.IGNORE), ReportResult.SUCCESS, 1.0),
+        (report(Verdict.SUCCESS, Verdict.FAILURE), ReportResult.FAILURE, 1.0),
+        (report(Verdict.SUCCESS, Verdict.ERROR), ReportResult.INCOMPLETE, 0.5),
+        (report(Verdict.SUCCESS, Verdict.RETRY), ReportResult.INCOMPLETE, 0.5),
+        (report(Verdict.ERROR, Verdict.FAILURE), ReportResult.FAILURE, 0.5),
+        (report(Verdict.SUCCESS, note="the listing broke off"), ReportResult.INCOMPLETE, 1.0),
+        (report(note="the listing broke off"), ReportResult.INCOMPLETE, 1.0),
+    ],
+)
+def test_p9_a_report_says_success_only_if_all_was_listed_checked_or_explained_and_nothing_failed(
+    made: Report, outcome: ReportResult, coverage: float
+) -> None:
+    assert (made.result, made.coverage) == (outcome, coverage)
+
+
+@given(st.lists(st.sampled_from(Verdict)), st.booleans())
+def test_p9_the_figures_of_a_report_add_up(verdicts: list[Verdict], broken: bool) -> None:
+    made = report(*verdicts, note="broken" if broken else "")
+    assert made.listed == len(verdicts) == sum(made.outcomes.values()) == sum(made.kinds.values())
+    assert made.bytes == 10 * len(verdicts)
+    assert len(made.findings) == made.listed - made.outcomes.get("SUCCESS", 0) - made.explained
+    good = all(verdict in (Verdict.SUCCESS, Verdict.IGNORE) for verdict in verdicts) and not broken
+    assert (made.result == ReportResult.SUCCESS) == good
+
+
+def test_counts_of_a_job_make_the_same_report_as_single_results() -> None:
+    singly, together = SpaceTally(), SpaceTally()
+    singly.add([result(Verdict.SUCCESS, str(n)) for n in range(5)])
+    together.count(Verdict.SUCCESS, "B0 kind", number=5, size=50)
+    times = {"started_at": 1, "ended_at": 2}
+    assert build_report(singly, "1", "s", **times) == build_report(together, "1", "s", **times)
+
+
+def test_a_report_is_canonical_json_that_reads_back() -> None:
+    made = report(Verdict.SUCCESS, Verdict.FAILURE, Verdict.SUCCESS)
+    data = encode_report(made)
+    assert msgspec.convert(parse_canonical(data), Report).sha256 == made.sha256
+    assert b'"coverage":1' in data
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from("a\t\n\r\\tn")), min_size=1, max_size=5))
+def test_a_line_of_the_tsv_is_one_item_whatever_its_id(names: list[str]) -> None:
+    lines = list(tsv_lines(result(Verdict.SUCCESS, name) for name in names))
+    assert lines[0] == "\t".join(COLUMNS) + "\n"
+    assert len(lines) == len(names) + 1
+    for name, line in zip(names, lines[1:], strict=True):
+        assert line.count("\n") == 1 and "\r" not in line
+        fields = line[:-1].split("\t")
+        assert len(fields) == len(COLUMNS)
+        assert unescape(fields[COLUMNS.index("content-id")]) == name
+
+
+def unescape(text: str) -> str:
+    plain, signs = "", iter(text)
+    for sign in signs:
+        plain += {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}[next(signs)] if sign == "\\" else sign
+    return plain
+
+
+def test_reports_of_a_space_are_chained(tmp_path: Path) -> None:
+    folder = ReportFolder(tmp_path)
+    assert folder.latest("1", "s") is None
+    assert folder.verify("1", "s") is None
+    for verdict in (Verdict.SUCCESS, Verdict.FAILURE, Verdict.SUCCESS):
+        folder.save(report(verdict), b"tsv")
+    first, second, third = folder.reports("1", "s")
+    assert (first.previous, second.previous, third.previous) == (None, first.sha256, second.sha256)
+    assert folder.verify("1", "s") == third.sha256
+    assert folder.latest("1", "s") == third
+    assert (tmp_path / "1" / "s" / "000001.tsv").read_bytes() == b"tsv"
+
+
+def three_reports(root: Path) -> ReportFolder:
+    folder = ReportFolder(root)
+    for _ in range(3):
+        folder.save(report(Verdict.FAILURE))
+    return folder
+
+
+def test_a_report_that_was_changed_or_taken_out_is_seen(tmp_path: Path) -> None:
+    middle = tmp_path / "1" / "s" / "000002.json"
+    folder = three_reports(tmp_path)
+    middle.write_bytes(middle.read_bytes().replace(b'"FAILURE":1', b'"FAILURE":0'))
+    with pytest.raises(ReportError, match=r"000003\.json does not follow"):
+        folder.verify("1", "s")
+    middle.unlink()
+    with pytest.raises(ReportError, match=r"000003\.json does not follow"):
+        folder.verify("1", "s")
+    middle.write_bytes(b'{ "not": "canonical" }')
+    with pytest.raises(ReportError, match=r"000002\.json is no report"):
+        folder.verify("1", "s")
+
+
+def test_odd_names_stay_inside_the_folder(tmp_path: Path) -> None:
+    folder = ReportFolder(tmp_path / "reports")
+    for store, space in (("..", ".."), ("a/b", "../../c"), (".", ".hidden")):
+        path = folder.save(report(Verdict.SUCCESS, store=store, space=space))
+        assert path.resolve().is_relative_to((tmp_path / "reports").resolve())
+        assert path.parent.parent.parent == tmp_path / "reports"
+        assert folder.latest(store, space) is not None

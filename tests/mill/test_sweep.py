@@ -1,0 +1,143 @@
+"""The sweep of a space: every kind of damage named with its row, and coverage that is never overstated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.mill.checker import Checked
+from millstream.mill.errors import UnknownStoreError
+from millstream.mill.place import Place
+from millstream.mill.report import ReportResult
+from millstream.mill.sweep import check_space
+from millstream.mill.tasks import BitError, QueueName, Repair
+from millstream.stores import LocalStore
+from millstream.testing.damage import flip_bit, remove
+from millstream.testing.faulty_store import StoreWrapper, UnavailableStore, VanishingStore, truncates
+
+
+@pytest.fixture
+def world(new_world: Callable[..., Any], tmp_path: Path) -> Any:
+    made = new_world({name: LocalStore(tmp_path / name) for name in "12"})
+    for store in "12":
+        for number in range(5):
+            made.put(Place(store, "s", f"item {number}"), b"body %d" % number * 100)
+    return made
+
+
+def sweep(world: Any, store: str = "1", **more: Any) -> Any:
+    return check_space(world.providers, world.manifest, store, "s", threads=2, **more)
+
+
+def rows(tally: Any) -> dict[str, str]:
+    return {finding.content_id: finding.row for finding in tally.findings}
+
+
+def test_a_healthy_space_is_a_success_with_full_coverage(world: Any) -> None:
+    tally = sweep(world)
+    assert (tally.result, tally.listed, tally.checked, tally.coverage) == (ReportResult.SUCCESS, 5, 5, 1.0)
+    assert tally.bytes == 5 * 600
+    assert world.manifest.get("1", "s", "item 0").verified_at == world.clock.now()
+
+
+def test_every_kind_of_damage_is_found_under_its_row(world: Any) -> None:
+    store = world.stores["1"]
+    flip_bit(store.path_of("s", "item 0"))
+    remove(store.path_of("s", "item 1"))
+    store.path_of("s", "item 2").write_bytes(b"cut")
+    (store.path_of("s", "item 4").parent / "item 5").write_bytes(b"put there behind the provider's back")
+    world.record(Place("1", "s", "item 3"), None, deleted=True)
+    tally = sweep(world)
+    assert (tally.result, tally.listed) == (ReportResult.FAILURE, 6)
+    assert rows(tally) == {"item 0": "B3", "item 1": "B18", "item 2": "B3", "item 3": "B24", "item 5": "B19"}
+
+
+def test_findings_ask_for_repair_where_another_copy_is_recorded_good(world: Any) -> None:
+    flip_bit(world.stores["1"].path_of("s", "item 0"))
+    world.record(Place("2", "s", "item 1"), None, deleted=True)
+    flip_bit(world.stores["1"].path_of("s", "item 1"))
+    followed: list[Checked] = []
+    sweep(world, on_checked=followed.extend)
+    tasks = [checked.task for checked in followed if checked.task]
+    assert tasks[0] == (QueueName.REPAIR, Repair("s", "item 0", "1: B3 sour"))
+    assert tasks[1][0] == QueueName.BIT_ERROR
+    assert isinstance(tasks[1][1], BitError)
+
+
+def test_p9_a_listing_that_breaks_off_is_incomplete_and_says_why(world: Any) -> None:
+    world.stores["1"] = UnavailableStore(world.stores["1"], when=lambda call: call.method == "entries")
+    tally = sweep(world)
+    assert tally.result == ReportResult.INCOMPLETE
+    assert "the listing broke off" in tally.notes[0]
+
+
+def test_p9_what_cannot_be_read_is_no_success(world: Any) -> None:
+    world.stores["1"] = UnavailableStore(
+        world.stores["1"], when=lambda call: call.method == "open" and call.content_id == "item 2"
+    )
+    tally = sweep(world)
+    assert (tally.result, tally.coverage) == (ReportResult.INCOMPLETE, 0.8)
+    assert rows(tally) == {"item 2": "B4"}
+    assert world.manifest.get("1", "s", "item 2").outcome == "ERROR"
+
+
+def test_a_provider_that_does_not_answer_for_an_item_is_an_error_of_that_item(world: Any) -> None:
+    world.stores["1"] = UnavailableStore(
+        world.stores["1"], when=lambda call: call.method == "info" and call.content_id == "item 2"
+    )
+    assert rows(sweep(world)) == {"item 2": "B22"}
+
+
+def test_an_object_that_is_listed_and_then_not_found_is_missing(world: Any) -> None:
+    world.stores["1"] = VanishingStore(world.stores["1"], when=lambda call: call.content_id == "item 2")
+    assert rows(sweep(world)) == {"item 2": "B18"}
+    assert world.manifest.get("1", "s", "item 2").missing
+
+
+def test_an_object_that_vanishes_between_question_and_reading_has_its_own_row(world: Any) -> None:
+    world.stores["1"] = VanishingStore(
+        world.stores["1"], when=lambda call: call.method == "open" and call.content_id == "item 2"
+    )
+    assert rows(sweep(world)) == {"item 2": "B3V"}
+
+
+def test_truncated_bytes_are_sour(world: Any) -> None:
+    world.stores["1"] = truncates(world.stores["1"])
+    assert set(rows(sweep(world)).values()) == {"B3"}
+
+
+def test_a_change_that_the_sweep_overtook_is_not_taken_for_damage(world: Any) -> None:
+    class Changing(StoreWrapper):
+        """The item changes, and the manifest with it, after the sweep has read its manifest row."""
+
+        def before(self, call: Any) -> None:
+            if call.method == "info" and call.content_id == "item 2" and not changed:
+                changed.append(True)
+                world.clock.advance(1)
+                stored = world.stores["1"]
+                world.stores["1"] = self.store
+                world.put(Place("1", "s", "item 2"), b"a new version")
+                world.stores["1"] = stored
+
+    changed: list[bool] = []
+    world.stores["1"] = Changing(world.stores["1"])
+    tally = sweep(world)
+    assert changed
+    assert (tally.result, tally.checked) == (ReportResult.SUCCESS, 5)
+
+
+def test_a_space_that_the_store_lost_altogether_is_found_from_the_manifest(world: Any) -> None:
+    for number in range(5):
+        world.stores["1"].delete("s", f"item {number}")
+    world.stores["1"].delete_space("s")
+    tally = sweep(world)
+    assert set(rows(tally).values()) == {"B18"}
+    assert (tally.listed, tally.failed) == (5, 5)
+
+
+def test_a_store_that_is_not_configured_is_an_error(world: Any) -> None:
+    with pytest.raises(UnknownStoreError):
+        sweep(world, "9")
