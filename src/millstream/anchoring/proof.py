@@ -26,7 +26,7 @@ from millstream.core.message import Message
 VERSION = 1
 """The version of the format that is written and read here."""
 
-MAX_PROOF_BYTES = 256 << 20
+MAX_PROOF_BYTES = 64 << 20
 """The most bytes of a proof: nearly all of them are ledger entries, about 300 each."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -14,6 +14,7 @@ Inherit :class:`CasConformance` in a test module and give it a fixture ``cas`` a
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
@@ -96,18 +97,23 @@ class CasConformance:
 class FaultyCas:
     """Storage that behaves like *base* until told otherwise; its faults are what disks and networks do.
 
-    ``fail_next(n)`` makes the next *n* calls raise :class:`CasUnavailableError`; ``lose_writes`` confirms writes that
-    never happen.
+    :meth:`fail_next` and :meth:`fail_after` make calls raise :class:`CasUnavailableError`; ``lose_writes`` confirms
+    writes that never happen.
     """
 
     def __init__(self, base: Cas) -> None:
         self._base = base
-        self._failures = 0
+        self._successes = 0
+        self._failures: float = 0
         self.lose_writes = False
 
     def fail_next(self, calls: int = 1) -> None:
-        """Let the next *calls* calls fail."""
-        self._failures = calls
+        """Let the next *calls* calls fail, and those after them succeed."""
+        self._successes, self._failures = 0, calls
+
+    def fail_after(self, calls: int) -> None:
+        """Let the next *calls* calls succeed, and all after them fail."""
+        self._successes, self._failures = calls, math.inf
 
     def put(self, data: bytes) -> str:
         return self.put_many([data])[0]
@@ -131,6 +137,8 @@ class FaultyCas:
         return self._base.cids()
 
     def _trip(self) -> None:
-        if self._failures:
+        if self._successes:
+            self._successes -= 1
+        elif self._failures:
             self._failures -= 1
             raise CasUnavailableError
