@@ -182,7 +182,7 @@ def test_results_are_written_down_before_the_task_is_acknowledged(world: Any) ->
     assert decode_task(world.queue("repair").lease(1, visibility=60)[0].body) == follow_up
 
 
-def test_a_result_that_cannot_be_written_down_leaves_its_task_on_the_queue(world: Any) -> None:
+def test_a_result_that_cannot_be_written_down_gives_its_task_back_to_the_queue(world: Any) -> None:
     class Broken(Sink):
         def settle(self, results: Any) -> None:
             raise OSError("the database is gone")
@@ -193,7 +193,29 @@ def test_a_result_that_cannot_be_written_down_leaves_its_task_on_the_queue(world
     )
     with pytest.raises(OSError, match="the database is gone"):
         worker.run_until_drained()
-    assert world.queue("low").depth().leased == 1
+    depth = world.queue("low").depth()
+    assert (depth.ready, depth.leased) == (1, 0)
+
+
+def test_an_interrupted_manager_gives_back_what_it_holds(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(20)])
+
+    def interrupt(_: Tally) -> None:
+        raise KeyboardInterrupt
+
+    worker = WorkerManager(
+        [world.queue("low")],
+        Registry({BitCheck: Scripted()}),
+        Sink(world.manifest, {}),
+        world.clock,
+        WorkerSettings(threads=1),
+        on_progress=interrupt,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        worker.run_until_drained()
+    depth = world.queue("low").depth()
+    assert depth.leased == 0
+    assert depth.ready + worker.tally.done == 20
 
 
 def test_a_lease_is_extended_while_its_task_runs(world: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json, size_text
 from millstream.mill.checker import Checked
+from millstream.mill.errors import MillError
 from millstream.mill.manifest import Event
 from millstream.mill.policy import encode_policy
 from millstream.mill.policy_lint import lint_policy
@@ -24,6 +25,7 @@ from millstream.mill.tasks import QueueName, encode_task
 from millstream.mill.workers import Tally
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.stores import StoreError
 
 WORK = (QueueName.DUPLICATION_HIGH, QueueName.REPAIR, QueueName.DUPLICATION_LOW, QueueName.BIT_INTEGRITY)
 """The queues that ``mill work`` empties, in order of priority."""
@@ -183,9 +185,11 @@ def report(settings: Settings, store: str | None, space: str | None, verify: boo
 def work(settings: Settings, queues: Sequence[str], drain: bool, as_json: bool) -> int:
     """Work on tasks, the first queue named before the second, until stopped (SIGTERM lets running tasks end)."""
     with Node.open(settings) as node:
-        manager = node.workers(*([QueueName(name) for name in queues] or WORK))
-        signal.signal(signal.SIGTERM, lambda *_: manager.stop())
-        signal.signal(signal.SIGINT, lambda *_: manager.stop())
+        names = [QueueName(name) for name in queues] or WORK
+        manager = node.workers(*names)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: manager.stop())
+        click.echo(f"working on {', '.join(names)}; stop with Ctrl-C or SIGTERM", err=True)
         tally = manager.run_until_drained() if drain else manager.run()
         _print_tally(tally, as_json)
     return 1 if tally.dead else 0
@@ -196,22 +200,33 @@ def work(settings: Settings, queues: Sequence[str], drain: bool, as_json: bool) 
 @click.argument("space")
 @click.argument("content_ids", nargs=-1, required=True)
 @data_options
-def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str]) -> None:
+@json_option
+def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> None:
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too."""
     with Node.open(settings) as node:
         now = node.clock.now()
         node.manifest.record([Event(store, space, name, now, deleted=True) for name in content_ids])
-    click.echo(f"{len(content_ids)} tombstones recorded; `millstream mill duplicate` deletes the copies")
+    if as_json:
+        print_json({"tombstones": len(content_ids)})
+    else:
+        click.echo(f"{len(content_ids)} tombstones recorded; `millstream mill duplicate` deletes the copies")
 
 
-def _spaces(node: Node, store: str | None, space: str | None) -> Iterator[tuple[str, str]]:
-    """Every space of every configured store, listed or known to the manifest, but those of the system."""
+def _spaces(node: Node, store: str | None, space: str | None) -> list[tuple[str, str]]:
+    """Every space of every configured store, listed or known to the manifest, but those of the system.
+
+    Of a store that cannot be listed only what the manifest knows is named, so that its reports say what is wrong.
+    """
     known = set(node.manifest.spaces())
     for name in node.providers:
-        known |= {(name, listed) for listed in node.providers.call(node.providers[name].spaces)}
-    for where in sorted(known):
-        if not is_system(where[1]) and store in (None, where[0]) and space in (None, where[1]):
-            yield where
+        try:
+            known |= {(name, listed) for listed in node.providers.call(node.providers[name].spaces)}
+        except StoreError as error:
+            click.echo(f"{name}: {error}", err=True)
+    chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
+    if not chosen:
+        raise MillError("there is no such space to check, neither in a store nor in the manifest")
+    return chosen
 
 
 def _check(node: Node, store: str, space: str, account: str) -> Report:

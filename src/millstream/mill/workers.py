@@ -8,6 +8,7 @@ after its third failure to the dead letters, with the error's text.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.core.errors import MillstreamError
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.mill.errors import MillError
 from millstream.mill.processor import Registry, Result, Sink
@@ -37,13 +39,14 @@ MOST_LEASES = 10
 class WorkerSettings(msgspec.Struct, frozen=True):
     """How a worker manager works; times are in seconds.
 
-    ``visibility`` is the length of a lease, extended at half time while its task is not settled. Finished tasks are
-    settled in groups: at ``group`` tasks, or ``linger`` after the first. An idle manager looks again after
-    ``idle_first``, twice as long each time up to ``idle_longest`` (seed document: 1 to 8 minutes).
+    ``visibility`` is the length of a lease, extended at half time while its task is not settled; for so long the tasks
+    of a worker that was killed stay hidden. Finished tasks are settled in groups: at ``group`` tasks, or ``linger``
+    after the first. An idle manager looks again after ``idle_first``, twice as long each time up to ``idle_longest``
+    (seed document: 1 to 8 minutes).
     """
 
     threads: int = 8
-    visibility: float = 1200.0
+    visibility: float = 30.0
     group: int = 64
     linger: float = 0.1
     idle_first: float = 60.0
@@ -112,21 +115,28 @@ class WorkerManager:
         return self._run(self._pause)
 
     def _run(self, go_on_when_idle: Callable[[float], bool]) -> Tally:
-        idle = self._settings.idle_first
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="mill-worker") as pool:
-            while not self._stopping:
-                if self._take(pool):
-                    idle = self._settings.idle_first
-                if self._jobs:
-                    self._await_change()
-                    self._extend()
-                    self._settle()
-                elif not go_on_when_idle(idle):
-                    break
-                else:
-                    idle = min(2 * idle, self._settings.idle_longest)
-            self._drain()
+            try:
+                self._work(pool, go_on_when_idle)
+                self._drain()
+            except BaseException:
+                self._abandon()
+                raise
         return self.tally
+
+    def _work(self, pool: ThreadPoolExecutor, go_on_when_idle: Callable[[float], bool]) -> None:
+        idle = self._settings.idle_first
+        while not self._stopping:
+            if self._take(pool):
+                idle = self._settings.idle_first
+            if self._jobs:
+                self._await_change()
+                self._extend()
+                self._settle()
+            elif go_on_when_idle(idle):
+                idle = min(2 * idle, self._settings.idle_longest)
+            else:
+                return
 
     def _take(self, pool: ThreadPoolExecutor) -> bool:
         """Fill up the pool and its reserve; True if anything was taken."""
@@ -196,7 +206,6 @@ class WorkerManager:
         finished = [job for job in self._jobs if job.finished_at is not None]
         if not finished:
             return
-        self._jobs = [job for job in self._jobs if job.finished_at is None]
         good = [(job, result) for job in finished if (result := _result(job)) is not None]
         self._sink.settle([result for _, result in good])
         for queue in self._queues:
@@ -206,6 +215,7 @@ class WorkerManager:
                 self._give_back(job, result.again)
         for job, error in _failures(finished):
             self._fail(job, error)
+        self._jobs = [job for job in self._jobs if job not in finished]
         if self._on_progress is not None:
             self._on_progress(self.tally)
 
@@ -265,6 +275,16 @@ class WorkerManager:
                     )
             self._extend()
             self._settle()
+
+    def _abandon(self) -> None:
+        """The manager itself fails or is interrupted: give everything back, so that nobody waits for leases to end."""
+        for job in self._jobs:
+            if job.future is not None:
+                job.future.cancel()
+        for job in self._jobs:
+            with contextlib.suppress(MillstreamError):
+                job.queue.nack(job.lease)
+        self._jobs = []
 
 
 class PoisonError(MillError):

@@ -1,0 +1,171 @@
+"""``millstream mill`` from the outside: a node's folder, its policies, damage, and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.stores import LocalStore
+from millstream.testing.damage import flip_bit, remove
+
+Run = Callable[..., tuple[int, list[Any]]]
+
+POLICY = {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": copy} for copy in ("two", "three")]}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A node's folder with three stores, a policy that copies from the first to the others, and four items."""
+    folder = tmp_path / "node"
+    (folder / "policies").mkdir(parents=True)
+    stores = [f'[stores.{name}]\nurl = "file://{folder}/stores/{name}"\n' for name in ("one", "two", "three")]
+    (folder / "millstream.toml").write_text("\n".join(stores))
+    (folder / "policies" / "duplication-accounts.json").write_text('["me"]')
+    write_policy(folder, POLICY)
+    for name in ("one", "two", "three"):
+        (folder / "stores" / name).mkdir(parents=True)
+    store = local(folder, "one")
+    store.create_space("s")
+    for number in range(4):
+        store.put("s", f"item {number}", io.BytesIO(b"body %d" % number))
+    return folder
+
+
+def write_policy(folder: Path, policy: Any) -> None:
+    (folder / "policies" / "me-duplication-policy.json").write_text(json.dumps(policy))
+
+
+def local(folder: Path, store: str) -> LocalStore:
+    return LocalStore(folder / "stores" / store)
+
+
+@pytest.fixture
+def mill(data: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs a command with ``--json``; its exit code and what it printed."""
+
+    def call(*arguments: str) -> tuple[int, list[Any]]:
+        code = run(["mill", *arguments, "--data", str(data), "--json"])
+        return code, [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+
+    return call
+
+
+def test_copies_are_made_checked_broken_found_and_healed(data: Path, mill: Run) -> None:
+    code, (to_two, to_three, tally) = mill("duplicate")
+    assert (code, to_two["copies"], to_three["copies"], tally["done"]) == (0, 4, 4, 10)
+    code, (again, _, nothing) = mill("duplicate")
+    assert (code, again["same"], again["tasks"], nothing["done"]) == (0, 4, 0, 0)
+    code, reports = mill("check")
+    assert code == 0
+    assert {(r["store"], r["result"], r["listed"], r["coverage"]) for r in reports} == {
+        (store, "SUCCESS", 4, 1) for store in ("one", "two", "three")
+    }
+    flip_bit(local(data, "two").path_of("s", "item 1"))
+    remove(local(data, "three").path_of("s", "item 2"))
+    code, reports = mill("check", "--space", "s")
+    assert code == 1
+    assert [(r["store"], [f["row"] for f in r["findings"]]) for r in reports] == [
+        ("one", []),
+        ("three", ["B18"]),
+        ("two", ["B3"]),
+    ]
+    assert mill("repair")[0] == 0
+    assert mill("check")[0] == 0
+    code, latest = mill("report", "two", "s")
+    assert (code, latest[0]["result"], len(latest)) == (0, "SUCCESS", 1)
+    assert latest[0]["previous"] is not None
+
+
+def test_a_named_item_is_healed_or_refused_with_the_reason(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    flip_bit(local(data, "two").path_of("s", "item 1"))
+    _, (plan,) = mill("repair", "s", "item 1", "--dry-run")
+    assert (plan["health"], plan["cures"][0]["store"]) == ("heal", "two")
+    assert mill("repair", "s", "item 1")[0] == 0
+    for seed, store in enumerate(("one", "two", "three")):
+        flip_bit(local(data, store).path_of("s", "item 2"), seed)
+    code, (event,) = mill("repair", "s", "item 2")
+    assert (code, event["healed"], event["reason"]) == (1, False, "manifest and copies all disagree")
+
+
+def test_a_deletion_reaches_the_copies_only_once_it_is_recorded(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    local(data, "one").delete("s", "item 0")
+    code, (plan, *_) = mill("duplicate")
+    assert (code, plan["held"], plan["held_examples"]) == (0, 1, ["item 0"])
+    assert mill("forget", "one", "s", "item 0") == (0, [{"tombstones": 1}])
+    assert mill("duplicate", "--dry-run")[1][0]["deletes"] == 1
+    assert mill("duplicate")[0] == 0
+    for store in ("two", "three"):
+        assert [entry.content_id for entry in local(data, store).entries("s")] == ["item 1", "item 2", "item 3"]
+
+
+def test_a_policy_is_shown_and_linted(data: Path, mill: Run) -> None:
+    code, (shown,) = mill("policy", "show")
+    assert (code, shown["policy"]["defaultPolicies"]) == (0, POLICY["defaultPolicies"])
+    assert mill("policy", "lint") == (0, [])
+    write_policy(data, {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": "nine"}]})
+    code, (warned,) = mill("policy", "lint")
+    assert (code, warned["code"]) == (1, "unknown-store")
+
+
+def test_a_broken_policy_ends_with_the_exit_code_of_bad_input(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "policies" / "me-duplication-policy.json").write_text("{\n  oops")
+    assert run(["mill", "duplicate", "--data", str(data)]) == 2
+    assert "me-duplication-policy.json, line 2, column 3" in capsys.readouterr().err
+
+
+def test_plain_output_is_for_people(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["policy", "show"], ["duplicate"], ["check"], ["report"], ["report", "--verify"]):
+        assert run(["mill", *command, "--data", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert "other spaces: one → two, one → three" in out
+    assert "s one → two: 4 to copy, 0 to compare, 0 to delete, 0 unchanged" in out
+    assert "two/s: SUCCESS: 4 listed, 4 checked, 0 explained, 0 failed, 24 B read, coverage 100.0%" in out
+
+
+def test_a_space_that_was_never_checked_is_no_success(data: Path, mill: Run) -> None:
+    code, reports = mill("report")
+    assert (code, reports) == (1, [])
+
+
+def test_a_store_that_is_not_there_is_no_success_and_keeps_no_other_from_being_checked(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    (data / "stores" / "two").rename(data / "stores" / "unmounted")
+    code, reports = mill("check")
+    assert code == 1
+    assert [(r["store"], r["result"]) for r in reports] == [
+        ("one", "SUCCESS"),
+        ("three", "SUCCESS"),
+        ("two", "INCOMPLETE"),
+    ]
+    assert "mount its disk" in reports[2]["notes"][0]
+
+
+def test_nothing_to_check_is_no_success(data: Path, mill: Run) -> None:
+    assert mill("check", "--space", "nowhere")[0] == 1
+
+
+def test_a_worker_drains_or_ends_in_order_on_sigterm(data: Path, mill: Run) -> None:
+    assert mill("work", "--drain") == (0, [{"done": 0, "failed": 0, "dead": 0, "waiting": 0, "lost": 0}])
+    program = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, "mill", "work", "bit-integrity", "--data", str(data), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None and child.stderr is not None
+    with child.stdout, child.stderr:
+        assert child.stderr.readline().startswith(b"working on bit-integrity")
+        child.send_signal(signal.SIGTERM)
+        assert json.loads(child.stdout.read())["done"] == 0
+        assert child.wait(30) == 0
