@@ -130,7 +130,7 @@ class LogBench:
         return Comparison(
             "Wait for a lone message",
             "ms",
-            f"One thread sends 4 B, waits until they are durable (fsync), sends the next; median of {turns:,}. Less is better.",
+            f"One thread sends 4 B, waits until durable (fsync), and so on; median of {turns:,}. Less is better.",
             [Contender(ROWS, lambda: run(RowLog)), Contender(BLOCKS, lambda: run(BlockLog))],
         )
 
