@@ -1,6 +1,7 @@
 """Work queues: tasks that are leased, and either done, tried again, or dead with a cause.
 
-:class:`WorkQueue` is the seam, :class:`LogWorkQueue` the embedded implementation on a log. All implementations pass
+:class:`WorkQueue` is the seam, :class:`LogWorkQueue` the embedded implementation on a log; :func:`recover` looks at
+such a queue without opening it, also while somebody works on it. All implementations pass
 :class:`millstream.testing.queues.WorkQueueConformance`.
 """
 
@@ -15,6 +16,8 @@ from millstream.queue.protocol import (
     QueueInputError,
     WorkQueue,
 )
+from millstream.queue.snapshot import recover
+from millstream.queue.state import QueueState
 
 __all__ = [
     "DamagedQueueError",
@@ -25,5 +28,7 @@ __all__ = [
     "LogWorkQueue",
     "QueueError",
     "QueueInputError",
+    "QueueState",
     "WorkQueue",
+    "recover",
 ]

@@ -12,7 +12,6 @@ from millstream.log import Log
 from millstream.queue.events import Acked, Died, Event, Extended, Leased, Nacked, Redriven, event_message, put_message
 from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
 from millstream.queue.snapshot import POINTER, recover, snapshot_messages
-from millstream.queue.state import DEAD, DELAYED, LEASED, READY
 
 SNAPSHOT_AFTER = 20_000
 """Messages after which the next snapshot is due; more where more tasks are open than that."""
@@ -103,19 +102,16 @@ class LogWorkQueue:
 
     def depth(self) -> Depth:
         with self._lock:
-            now = self._mature()
-            count = self._state.count
-            return Depth(count(READY), count(LEASED), count(DELAYED), count(DEAD), exact=True, as_of=now)
+            return self._state.depth(self._clock.now())
 
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         with self._lock:
-            tasks = [task for task in self._state.dead() if task.id > after]
-            return [DeadTask(task.id, task.body, task.attempts, task.cause, task.due) for task in tasks[:limit]]
+            return [task for task in self._state.dead() if task.task_id > after][:limit]
 
     def redrive(self, task_ids: Sequence[int] | None = None) -> int:
         with self._lock:
             wanted = None if task_ids is None else set(task_ids)
-            ids = [task.id for task in self._state.dead() if wanted is None or task.id in wanted]
+            ids = [task.task_id for task in self._state.dead() if wanted is None or task.task_id in wanted]
             if not ids:
                 return 0
             number = self._apply(Redriven(ids))

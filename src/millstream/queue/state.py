@@ -21,6 +21,7 @@ from millstream.queue.events import (
     Snapshot,
     TaskEvent,
 )
+from millstream.queue.protocol import DeadTask, Depth
 
 READY, DELAYED, LEASED, DEAD = "ready", "delayed", "leased", "dead"
 
@@ -53,10 +54,6 @@ class QueueState:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def count(self, state: str) -> int:
-        """How many tasks are in *state*."""
-        return self._counts[state]
-
     def mature(self, now: int) -> None:
         """Make ready what was delayed, or leased, until *now* (microseconds)."""
         while self._timers and self._timers[0][0] <= now:
@@ -74,13 +71,16 @@ class QueueState:
         task = self._tasks.get(task_id)
         return task is not None and task.state == LEASED and str(task.token) == token and task.due > now
 
-    def get(self, task_id: int) -> Task | None:
-        """The task, if it is not done."""
-        return self._tasks.get(task_id)
+    def depth(self, now: int) -> Depth:
+        """How many tasks stand where at *now* (microseconds)."""
+        self.mature(now)
+        counts = self._counts
+        return Depth(counts[READY], counts[LEASED], counts[DELAYED], counts[DEAD], exact=True, as_of=now)
 
-    def dead(self) -> list[Task]:
+    def dead(self) -> list[DeadTask]:
         """The dead tasks, by id."""
-        return sorted((task for task in self._tasks.values() if task.state == DEAD), key=lambda task: task.id)
+        dead = sorted((task for task in self._tasks.values() if task.state == DEAD), key=lambda task: task.id)
+        return [DeadTask(task.id, task.body, task.attempts, task.cause, task.due) for task in dead]
 
     def put(self, task_id: int, body: bytes, ready_at: int | None) -> None:
         """Add a task, ready at once or at *ready_at* (microseconds)."""

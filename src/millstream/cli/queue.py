@@ -1,0 +1,88 @@
+"""``millstream queue``: how work queues stand, and their dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import click
+
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.log import Log, LogSpec, open_store
+from millstream.queue import Depth, LogWorkQueue, recover
+from millstream.settings import Settings
+
+LOG_PREFIX = "queue."
+"""The queue ``bits`` is kept in the log ``queue.bits``."""
+
+
+@click.group()
+def queue() -> None:
+    """Depth and dead letters of work queues."""
+
+
+@queue.command()
+@click.argument("name", required=False)
+@json_option
+@store_options
+def depth(settings: Settings, name: str | None, as_json: bool) -> None:
+    """Say how many tasks of the queue NAME (of every queue without it) are ready, leased, delayed and dead.
+
+    It may be asked while somebody works on the queue.
+    """
+    with open_store(settings.log_url, create=False, read_only=True) as store:
+        names = [name] if name else [log.removeprefix(LOG_PREFIX) for log in store.logs() if log.startswith(LOG_PREFIX)]
+        for each in names:
+            state, _ = recover(store.log(LogSpec(LOG_PREFIX + each), create=False))
+            _print_depth(each, state.depth(SystemClock().now()), as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only tasks with ids above this one.")
+@json_option
+@store_options
+def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -> None:
+    """List the dead tasks of the queue NAME with their causes."""
+    with open_store(settings.log_url, create=False, read_only=True) as store:
+        state, _ = recover(store.log(LogSpec(LOG_PREFIX + name), create=False))
+    for task in [task for task in state.dead() if task.task_id > after][:limit]:
+        if as_json:
+            body = task.body.decode("utf-8", "replace")
+            facts = {"attempts": task.attempts, "cause": task.cause, "died_at": task.died_at}
+            print_json({"task_id": task.task_id, "body": body, **facts})
+        else:
+            when = datetime.fromtimestamp(task.died_at / MICROSECONDS, UTC).isoformat(" ", "seconds")
+            click.echo(f"{task.task_id}  {when}  after {task.attempts} attempts: {task.cause}")
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("task_ids", nargs=-1, type=int)
+@json_option
+@store_options
+def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: bool) -> None:
+    """Make dead tasks of the queue NAME ready again: those named by TASK_IDS, or all of them."""
+    with _open(settings, name) as log, LogWorkQueue(log) as opened:
+        count = opened.redrive(task_ids or None)
+    if as_json:
+        print_json({"queue": name, "redriven": count})
+    else:
+        click.echo(f"{count} tasks of {name} are ready again")
+
+
+@contextlib.contextmanager
+def _open(settings: Settings, name: str) -> Iterator[Log]:
+    with open_store(settings.log_url, create=False) as store:
+        yield store.log(LogSpec(LOG_PREFIX + name), create=False)
+
+
+def _print_depth(name: str, depth: Depth, as_json: bool) -> None:
+    counts = {"ready": depth.ready, "leased": depth.leased, "delayed": depth.delayed, "dead": depth.dead}
+    if as_json:
+        print_json({"queue": name, **counts, "exact": depth.exact, "as_of": depth.as_of})
+    else:
+        click.echo(f"{name}  " + "  ".join(f"{count} {state}" for state, count in counts.items()))

@@ -1,0 +1,257 @@
+"""``millstream store``: spaces and content items on storage providers."""
+
+from __future__ import annotations
+
+import contextlib
+import mimetypes
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import click
+import msgspec
+from rich.progress import Progress
+
+from millstream.cli.common import data_options, is_terminal, json_option, print_json, size_text
+from millstream.core.clock import MICROSECONDS
+from millstream.core.durable import replacing
+from millstream.core.errors import InputError
+from millstream.settings import Settings
+from millstream.stores import (
+    DEFAULT_MIMETYPE,
+    ChecksumMismatchError,
+    Entry,
+    ItemInfo,
+    Store,
+    StoreInputError,
+    all_entries,
+    copy_stream,
+    open_provider,
+)
+
+THREADS = 8
+"""Files that are put at the same time: enough that their writes to the disk share commits."""
+
+
+@click.group()
+def store() -> None:
+    """Content items on storage providers.
+
+    STORE is the id of a store in the settings, or a URL: file:///folder, cas:///folder.
+    """
+
+
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space", required=False)
+@click.option("--prefix", default="", help="Only ids that begin so.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many.")
+@json_option
+@data_options
+def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limit: int | None, as_json: bool) -> None:
+    """List the items of SPACE, or the spaces of STORE."""
+    opened = _open(settings, store_name)
+    if space is None:
+        for name in opened.spaces():
+            print_json({"space": name}) if as_json else click.echo(name)
+        return
+    for entry in _first(all_entries(opened, space, prefix=prefix), limit):
+        print_json(entry) if as_json else click.echo(_line(entry))
+
+
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--prefix", default="", help="Put this before every id, such as 2026/.")
+@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property; may be given again.")
+@click.option("--create", is_flag=True, help="Make the store's folder and the space where they are missing.")
+@click.option("--create-only", is_flag=True, help="Refuse to replace an item.")
+@json_option
+@data_options
+def put(
+    settings: Settings,
+    store_name: str,
+    space: str,
+    paths: tuple[Path, ...],
+    prefix: str,
+    pairs: tuple[str, ...],
+    create: bool,
+    create_only: bool,
+    as_json: bool,
+) -> None:
+    """Put files, and all files in folders, into SPACE; symbolic links are left out.
+
+    The id of a file is its name; of a file in a folder, its path in the folder.
+    """
+    opened = _open(settings, store_name, create=create)
+    if create:
+        opened.create_space(space)
+    properties = _properties(pairs)
+    files = list(_files(paths, prefix))
+
+    def put_one(file: _File) -> ItemInfo:
+        mimetype = mimetypes.guess_type(file.path.name)[0] or DEFAULT_MIMETYPE
+        with file.path.open("rb") as source:
+            return opened.put(
+                space, file.content_id, source, mimetype=mimetype, properties=properties, create_only=create_only
+            )
+
+    infos = _in_parallel(put_one, files)
+    if as_json:
+        for info in infos:
+            print_json(_facts(info))
+    else:
+        size = sum(info.size for info in infos)
+        click.echo(f"put {len(infos)} items, {size_text(size)}, into {space} of {opened.url}")
+
+
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.argument("content_id")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default=Path("-"))
+@data_options
+def get(settings: Settings, store_name: str, space: str, content_id: str, file: Path) -> None:
+    """Write the bytes of an item to FILE (or standard output), and check them against the provider's checksum."""
+    opened = _open(settings, store_name)
+    expected = opened.info(space, content_id).checksum()
+    with opened.open(space, content_id) as source, _sink(file) as sink:
+        found = copy_stream(source, sink).sha256
+        if expected not in (None, found):
+            raise ChecksumMismatchError(
+                f"{content_id!r} in {space} of {opened.url} is damaged: its bytes hash to sha256 {found}, "
+                f"and {expected} was recorded; get it from another copy"
+            )
+
+
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.argument("content_ids", nargs=-1)
+@data_options
+def rm(settings: Settings, store_name: str, space: str, content_ids: tuple[str, ...]) -> None:
+    """Delete the items CONTENT_IDS of SPACE; without any, delete SPACE itself, which must be empty."""
+    opened = _open(settings, store_name)
+    for content_id in content_ids:
+        opened.delete(space, content_id)
+    if not content_ids:
+        opened.delete_space(space)
+
+
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.argument("content_id")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a property; may be given again.")
+@click.option("--unset", "names", multiple=True, metavar="NAME", help="Remove a property; may be given again.")
+@json_option
+@data_options
+def props(
+    settings: Settings,
+    store_name: str,
+    space: str,
+    content_id: str,
+    pairs: tuple[str, ...],
+    names: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show what is known of an item, after changing its properties as told."""
+    opened = _open(settings, store_name)
+    info = opened.info(space, content_id)
+    if pairs or names:
+        kept = {name: value for name, value in info.properties.items() if name not in names}
+        info = opened.set_properties(space, content_id, kept | _properties(pairs))
+    if as_json:
+        print_json(_facts(info))
+        return
+    for name, value in _facts(info).items():
+        if name not in ("checksums", "properties"):
+            click.echo(f"{name}: {value}")
+    for checksum in info.checksums:
+        click.echo(f"{checksum.algorithm} ({checksum.origin}): {checksum.value}")
+    for name, value in sorted(info.properties.items()):
+        click.echo(f"property {name}: {value}")
+
+
+class _File(NamedTuple):
+    path: Path
+    content_id: str
+
+
+def _open(settings: Settings, name: str, *, create: bool = False) -> Store:
+    urls = settings.store_urls
+    if name in urls:
+        return open_provider(urls[name], create=create)
+    if ":" not in name:
+        known = ", ".join(sorted(urls))
+        raise StoreInputError(f"there is no store {name!r} in the settings (there is {known}); name one, or give a URL")
+    return open_provider(name, create=create)
+
+
+def _files(paths: Iterable[Path], prefix: str) -> Iterator[_File]:
+    for path in paths:
+        if not path.is_dir():
+            yield _File(path, prefix + path.name)
+            continue
+        for found in sorted(path.rglob("*")):
+            if found.is_file() and not found.is_symlink():
+                yield _File(found, prefix + found.relative_to(path).as_posix())
+
+
+def _properties(pairs: Iterable[str]) -> dict[str, str]:
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"{pair!r} is no property: write NAME=VALUE")
+        properties[name] = value
+    return properties
+
+
+def _in_parallel(function: Callable[[_File], ItemInfo], files: list[_File]) -> list[ItemInfo]:
+    """The results of *function* for *files*, in their order; a bar shows how far it is. The first error ends it."""
+    infos = []
+    with ThreadPoolExecutor(THREADS) as pool, Progress(disable=not is_terminal(), transient=True) as progress:
+        task = progress.add_task("putting", total=len(files))
+        try:
+            for info in pool.map(function, files):
+                infos.append(info)
+                progress.advance(task)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return infos
+
+
+def _facts(info: ItemInfo) -> dict[str, object]:
+    facts: dict[str, object] = msgspec.structs.asdict(info)
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _first(entries: Iterator[Entry], limit: int | None) -> Iterator[Entry]:
+    for number, entry in enumerate(entries):
+        if number == limit:
+            return
+        yield entry
+
+
+def _line(entry: Entry) -> str:
+    when = "-" * 19
+    if entry.modified is not None:
+        when = datetime.fromtimestamp(entry.modified / MICROSECONDS, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{entry.size:>12}  {when}  {entry.content_id}"
+
+
+@contextlib.contextmanager
+def _sink(file: Path) -> Iterator[BinaryIO]:
+    """Where the bytes go: standard output, or a file that appears only when it is whole."""
+    if str(file) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    else:
+        with replacing(file) as sink:
+            yield sink

@@ -1,0 +1,62 @@
+"""``millstream queue``, as a person or a script uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.log import LogSpec, open_store
+from millstream.queue import LogWorkQueue
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[LogWorkQueue]:
+    """The queue ``bits`` of the node in ``tmp_path``, with one dead task and two that are ready."""
+    store = open_store(f"sqlite:///{tmp_path}/log.db")
+    with store, LogWorkQueue(store.log(LogSpec("queue.bits"))) as queue:
+        queue.put([b"dead", b"ready", b"ready"])
+        queue.dead_letter(queue.lease(1, visibility=30)[0], cause="StoreError: gone")
+        yield queue
+
+
+def test_depth_is_told_while_somebody_works_on_the_queue(
+    queue: LogWorkQueue, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["queue", "depth", "--data", str(tmp_path)]) == 0
+    assert capfd.readouterr().out == "bits  2 ready  0 leased  0 delayed  1 dead\n"
+    queue.lease(1, visibility=600)
+    assert run(["queue", "depth", "bits", "--json", "--data", str(tmp_path)]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert (facts["queue"], facts["ready"], facts["leased"], facts["exact"]) == ("bits", 1, 1, True)
+
+
+def test_dead_tasks_are_listed_with_their_cause(
+    queue: LogWorkQueue, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["queue", "dead", "bits", "--json", "--data", str(tmp_path)]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert (facts["body"], facts["cause"], facts["attempts"]) == ("dead", "StoreError: gone", 1)
+    assert run(["queue", "dead", "bits", "--after", str(facts["task_id"]), "--data", str(tmp_path)]) == 0
+    assert capfd.readouterr().out == ""
+
+
+def test_redriven_tasks_are_ready_again(queue: LogWorkQueue, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue", "redrive", "bits", "--data", str(tmp_path)]) == 4
+    assert "bits" in capfd.readouterr().err
+    queue.close()
+    assert run(["queue", "redrive", "bits", "77", "--data", str(tmp_path)]) == 0
+    assert capfd.readouterr().out == "0 tasks of bits are ready again\n"
+    assert run(["queue", "redrive", "bits", "--json", "--data", str(tmp_path)]) == 0
+    assert json.loads(capfd.readouterr().out) == {"queue": "bits", "redriven": 1}
+
+
+def test_a_queue_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path}/log.db").close()
+    for command in ("depth", "dead", "redrive"):
+        assert run(["queue", command, "bits", "--data", str(tmp_path)]) == 3
+    with open_store(f"sqlite:///{tmp_path}/log.db") as store:
+        assert store.logs() == []

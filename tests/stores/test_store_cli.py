@@ -1,0 +1,110 @@
+"""``millstream store``, as a person or a script uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.stores import LocalStore
+from millstream.testing.damage import flip_bit
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_bytes(b"grain")
+    (folder / "sub" / "b.bin").write_bytes(b"\0\xff")
+    (folder / "link").symlink_to(folder / "a.txt")
+    return folder
+
+
+def test_files_and_folders_are_put_listed_and_got_back(
+    url: str, folder: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(["store", "put", url, "space", str(folder), "--create", "--prefix", "2026/"]) == 0
+    assert b"put 2 items, 7 B" in capfdbinary.readouterr().out
+    assert run(["store", "ls", url]) == 0
+    assert capfdbinary.readouterr().out == b"space\n"
+    assert run(["store", "ls", url, "space", "--json"]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [(line["content_id"], line["size"]) for line in lines] == [("2026/a.txt", 5), ("2026/sub/b.bin", 2)]
+    assert run(["store", "get", url, "space", "2026/sub/b.bin"]) == 0
+    assert capfdbinary.readouterr().out == b"\0\xff"
+    assert run(["store", "get", url, "space", "2026/a.txt", str(tmp_path / "got")]) == 0
+    assert (tmp_path / "got").read_bytes() == b"grain"
+
+
+def test_a_damaged_item_is_not_got(
+    url: str, folder: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run(["store", "put", url, "space", str(folder / "a.txt"), "--create"])
+    flip_bit(LocalStore(tmp_path / "store").path_of("space", "a.txt"))
+    assert run(["store", "get", url, "space", "a.txt", str(tmp_path / "got")]) == 1
+    assert b"is damaged" in capfdbinary.readouterr().err
+    assert not (tmp_path / "got").exists()
+
+
+def test_properties_are_set_shown_and_removed(
+    url: str, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run(["store", "put", url, "space", str(folder / "a.txt"), "--create", "--property", "creator=mill"])
+    run(["store", "props", url, "space", "a.txt", "--set", "b=2=3", "--unset", "creator"])
+    capfdbinary.readouterr()
+    assert run(["store", "props", url, "space", "a.txt", "--json"]) == 0
+    facts = json.loads(capfdbinary.readouterr().out)
+    assert (facts["properties"], facts["mimetype"], facts["checksums"][0]["origin"]) == (
+        {"b": "2=3"},
+        "text/plain",
+        "provider",
+    )
+    assert run(["store", "props", url, "space", "a.txt"]) == 0
+    assert b"property b: 2=3\n" in capfdbinary.readouterr().out
+
+
+def test_items_and_empty_spaces_are_removed(url: str, folder: Path, tmp_path: Path) -> None:
+    run(["store", "put", url, "space", str(folder), "--create"])
+    assert run(["store", "rm", url, "space"]) == 1
+    assert run(["store", "rm", url, "space", "a.txt", "sub/b.bin"]) == 0
+    assert run(["store", "rm", url, "space"]) == 0
+    assert LocalStore(tmp_path / "store").spaces() == []
+
+
+def test_a_store_of_the_settings_is_named_by_its_id(
+    folder: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "millstream.toml").write_text('[stores.vault]\nurl = "file://{data}/vault"\n')
+    assert run(["store", "put", "vault", "space", str(folder / "a.txt"), "--create", "--data", str(data)]) == 0
+    assert (data / "vault" / "space" / "a.txt").read_bytes() == b"grain"
+    assert run(["store", "ls", "cellar", "--data", str(data)]) == 2
+    assert b"there is vault" in capfdbinary.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["ls", "file:///nowhere/at/all"], 1),
+        (["ls", "{url}", "nowhere"], 3),
+        (["get", "{url}", "space", "missing"], 3),
+        (["rm", "{url}", "space", "missing"], 3),
+        (["ls", "ftp://host"], 2),
+        (["props", "{url}", "space", "a.txt", "--set", "broken"], 2),
+        (["put", "{url}", "space", "{file}", "--create-only"], 1),
+    ],
+)
+def test_what_goes_wrong_ends_with_the_documented_exit_code(
+    url: str, folder: Path, arguments: list[str], code: int
+) -> None:
+    run(["store", "put", url, "space", str(folder / "a.txt"), "--create"])
+    filled = [word.format(url=url, file=folder / "a.txt") for word in arguments]
+    assert run(["store", *filled]) == code
