@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from pathlib import Path
 
@@ -198,15 +197,18 @@ def test_a_record_batch_may_leave_out_what_has_a_default() -> None:
 
 def test_the_vectors_of_the_format_document_hold() -> None:
     vectors = re.findall(r"```json\n(.*?)```\n\n```text\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
-    assert len(vectors) >= 3
+    assert len(vectors) == 4
     for lines, hexadecimal in vectors:
         wanted = [decode_line(line.encode()) for line in lines.splitlines()]
         data = bytes.fromhex(hexadecimal)
         assert list(from_arrow(Block(data).decode())) == wanted
         head = read_header(data)
-        columns = from_messages(wanted).stamped(0)
-        again = encode_block(columns, head.first_id, Origin("weather", head.epoch, "importer", head.sequence))
-        assert again.data == data, json.dumps(again.data.hex())
+        assert (head.log, head.producer) == (name_hash("weather"), name_hash("importer"))
+    for lines, hexadecimal in vectors[:2]:  # the plain ones: libraries are free to compress otherwise
+        head = read_header(bytes.fromhex(hexadecimal))
+        columns = from_messages([decode_line(line.encode()) for line in lines.splitlines()]).stamped(0)
+        origin = Origin("weather", head.epoch, "importer", head.sequence)
+        assert encode_block(columns, head.first_id, origin).data == bytes.fromhex(hexadecimal)
 
 
 def resealed(data: bytes) -> bytes:
