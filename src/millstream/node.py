@@ -186,6 +186,7 @@ class Node:
             if name not in self._queues:
                 queue = LogWorkQueue(self.store.log(LogSpec(f"queue.{name}")), clock=self.clock)
                 self._resources.callback(queue.close)
+                queue.reclaim()  # the workers of a node end with it, so leases from before are nobody's
                 self._queues[name] = queue
             return self._queues[name]
 

@@ -16,7 +16,7 @@ import pytest
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec, WriterBusyError, open_store
-from millstream.queue import DamagedQueueError, LogWorkQueue
+from millstream.queue import DamagedQueueError, LeaseLostError, LogWorkQueue
 from millstream.queue.snapshot import POINTER
 
 
@@ -52,6 +52,20 @@ def test_p10_a_queue_that_is_open_elsewhere_names_its_holder(log: Log) -> None:
     with LogWorkQueue(log), pytest.raises(WriterBusyError, match=r"pid|process"):
         LogWorkQueue(log)
     LogWorkQueue(log).close()
+
+
+def test_tasks_of_workers_that_are_gone_are_taken_back_at_once(log: Log) -> None:
+    with LogWorkQueue(log) as queue:
+        queue.put([b"a", b"b"])
+        stale = queue.lease(2, visibility=1200)
+    with LogWorkQueue(log) as queue:
+        assert queue.depth().leased == 2
+        assert queue.reclaim() == 2
+        assert queue.reclaim() == 0
+        with pytest.raises(LeaseLostError):
+            queue.ack(stale)
+        again = queue.lease(2, visibility=1200)
+        assert [(lease.body, lease.attempts) for lease in again] == [(b"a", 2), (b"b", 2)]
 
 
 def test_opening_reads_from_the_last_snapshot_only(log: Log) -> None:

@@ -16,6 +16,9 @@ from millstream.demo.plan import DemoPlan
 from millstream.demo.progress import Teller
 from millstream.node import Node
 
+SPARK = "start-spark"
+"""Starting Spark is no stage, for every run needs it anew; but its seconds are told like one's."""
+
 
 class Done(NamedTuple):
     """What a stage says it did: counts (the main one first), bytes of content, facts for later stages."""
@@ -58,20 +61,37 @@ class Walk:
 
 
 class Stage(NamedTuple):
-    """A piece of the road. ``run`` may be cut short at any point and run again: it adds nothing twice."""
+    """A piece of the road. ``run`` may be cut short at any point and run again: it adds nothing twice.
+
+    With ``spark`` a session is started before the stage's own time begins.
+    """
 
     name: str
     title: str
     run: Callable[[Walk], Done]
+    spark: bool = False
 
 
 def walk_road(stages: Sequence[Stage], walk: Walk, teller: Teller) -> list[Figures]:
     """Run *stages*; those with a record in the walk's folder are passed by, and their figures told again."""
     for stage in stages:
-        figures = _recorded(walk.folder, stage) or _run(stage, walk, teller)
+        figures = _recorded(walk.folder, stage)
+        if figures is None:
+            if stage.spark and SPARK not in walk.figures:
+                walk.figures[SPARK] = _start_spark(walk, teller)
+            figures = _run(stage, walk, teller)
         walk.figures[stage.name] = figures
         teller.end(figures)
     return list(walk.figures.values())
+
+
+def _start_spark(walk: Walk, teller: Teller) -> Figures:
+    teller.begin("start Spark")
+    begun = walk.node.clock.monotonic()
+    _ = walk.spark
+    figures = Figures(SPARK, "start Spark", round(walk.node.clock.monotonic() - begun, 3), {})
+    teller.end(figures)
+    return figures
 
 
 def _run(stage: Stage, walk: Walk, teller: Teller) -> Figures:

@@ -118,6 +118,21 @@ class LogWorkQueue:
         self._confirm(number)
         return len(ids)
 
+    def reclaim(self) -> int:
+        """Take back every leased task at once; returns how many.
+
+        For whoever knows that the workers are gone, because they ended with the process that had the queue before. The
+        attempts stay counted. Not part of the seam: where workers live elsewhere, their leases must run out.
+        """
+        with self._lock:
+            now = self._mature()
+            ids = self._state.leased()
+            if not ids:
+                return 0
+            number = self._apply(Nacked(ids, now))
+        self._confirm(number)
+        return len(ids)
+
     def close(self) -> None:
         with self._lock:
             if self._closed:

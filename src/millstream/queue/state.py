@@ -77,6 +77,10 @@ class QueueState:
         counts = self._counts
         return Depth(counts[READY], counts[LEASED], counts[DELAYED], counts[DEAD], exact=True, as_of=now)
 
+    def leased(self) -> list[int]:
+        """The ids of the tasks that are leased."""
+        return [task.id for task in self._tasks.values() if task.state == LEASED]
+
     def dead(self) -> list[DeadTask]:
         """The dead tasks, by id."""
         dead = sorted((task for task in self._tasks.values() if task.state == DEAD), key=lambda task: task.id)

@@ -18,14 +18,14 @@ def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
     published = [Stage(f"publish-{a.log}", f"publish to the log {a.log}", publish(a)) for a in arrivals]
     return [
         *published,
-        Stage("batch", "batch by event time (Spark)", batch_log),
-        Stage("anchor", "write batch files, anchor, observe", anchor_batches),
+        Stage("batch", "batch by event time (Spark)", batch_log, spark=True),
+        Stage("anchor", "write batch files, anchor, observe", anchor_batches, spark=True),
         Stage("ingest", "take in a folder of real files", ingest_files),
         Stage("duplicate", "copy to two more stores by policy", duplicate_spaces),
-        Stage("sweep-1", "sweep every bit of every copy (Spark)", sweep_copies("sweep-1")),
+        Stage("sweep-1", "sweep every bit of every copy (Spark)", sweep_copies("sweep-1"), spark=True),
         Stage("damage", "flip a bit in one copy, delete another", damage_copies),
-        Stage("sweep-2", "sweep again (Spark)", sweep_copies("sweep-2")),
+        Stage("sweep-2", "sweep again (Spark)", sweep_copies("sweep-2"), spark=True),
         Stage("heal", "heal from the good copies", heal_copies),
-        Stage("sweep-3", "sweep a third time (Spark)", sweep_copies("sweep-3")),
+        Stage("sweep-3", "sweep a third time (Spark)", sweep_copies("sweep-3"), spark=True),
         Stage("prove", "prove one message, and verify it", prove_message),
     ]

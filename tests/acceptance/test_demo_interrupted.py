@@ -1,0 +1,61 @@
+"""However often the demo is cut short, the same command ends where an undisturbed run ends."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_runs import OPTIONS, Run, cut_short, run_command, run_demo, stage
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-demo")]
+
+
+def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
+    """All that must not depend on disturbances."""
+    ledger = run_command("anchor", "ledger", "--json", "--data", str(data)).stdout.splitlines()
+    logs = [json.loads(line) for line in run_command("log", "ls", "--json", "--data", str(data)).stdout.splitlines()]
+    names = (
+        "publish-weather",
+        "publish-flights",
+        "batch",
+        "anchor",
+        "ingest",
+        "duplicate",
+        "sweep-2",
+        "sweep-3",
+        "prove",
+    )
+    return {
+        "anchors": [json.loads(line)["anchor_string"] for line in ledger],
+        "counts": {name: stage(figures, name)["counts"] for name in names},
+        "rejected": stage(figures, "batch")["facts"]["rejected"],
+        "files": sorted(path.name for path in (data / "cas").iterdir()),
+        "copies": sorted(
+            str(path.relative_to(data))
+            for name in ("second", "third")
+            for path in (data / "stores" / name).rglob("*.py")
+        ),
+        "messages": {row["name"]: row["last_id"] for row in logs if row["name"] in ("weather", "flights", "ledger")},
+    }
+
+
+@pytest.mark.long
+def test_killed_at_random_moments_it_ends_like_an_undisturbed_run(undisturbed: Run, tmp_path: Path, size: str) -> None:
+    draw = random.Random(11)
+    whole = undisturbed.figures["seconds"]
+    for _ in range(30 if size == "long" else 5):
+        code = cut_short(tmp_path / "data", draw.uniform(0.8, 0.6 * whole), signal.SIGKILL, *OPTIONS)
+        assert code in (None, -signal.SIGKILL)
+    figures = run_demo(tmp_path / "data", *OPTIONS)
+    assert outcome(tmp_path / "data", figures) == outcome(undisturbed.data, undisturbed.figures)
+
+
+def test_after_ctrl_c_the_same_command_goes_on(undisturbed: Run, tmp_path: Path) -> None:
+    code = cut_short(tmp_path / "data", 0.4 * undisturbed.figures["seconds"], signal.SIGINT, *OPTIONS)
+    assert code == 130
+    figures = run_demo(tmp_path / "data", *OPTIONS)
+    assert outcome(tmp_path / "data", figures) == outcome(undisturbed.data, undisturbed.figures)
