@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
+from millstream.core.clock import SystemClock
 from millstream.mill.bitcheck import Verdict
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.report import Report, ReportResult
@@ -119,8 +124,6 @@ def test_p9_every_kind_of_damage_is_found_and_nothing_else(spark: SparkSession, 
 
 def make_old(path: Path) -> None:
     """Set the file's time back: what was stored today may not have reached the manifest yet, and is no finding."""
-    import os
-
     os.utime(path, (0, 0))
 
 
@@ -154,6 +157,48 @@ def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
     assert kept.stat().st_mtime_ns == stamp
     assert facts(second) == before
     assert len(list(again.results())) == len(list(judged.results())) == 3 * len(copies.ids)
+
+
+SWEEP = """
+    import sys
+    from pathlib import Path
+    import pyarrow.parquet as pq
+    from millstream.pipeline.jobs.integrity import run_integrity
+    from millstream.pipeline.session import SparkOptions, spark_session
+
+    folder, stores = Path(sys.argv[1]), dict(pair.split("=", 1) for pair in sys.argv[2:])
+    with spark_session(folder / "work", SparkOptions(master="local[2]")) as spark:
+        run_integrity(spark, folder / "jobs", "run", stores, pq.read_table(folder / "rows.parquet"), bin_bytes=1 << 16)
+"""
+
+
+def test_p6_a_sweep_whose_driver_is_killed_loses_no_item_and_reads_no_bin_twice(
+    spark: SparkSession, tmp_path: Path, copies: Copies
+) -> None:
+    pq.write_table(copies.manifest.rows(), tmp_path / "rows.parquet")
+    stores = [f"{name}={url}" for name, url in copies.urls.items()]
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SWEEP), str(tmp_path), *stores])
+    try:
+        await_file(tmp_path / "jobs", "integrity-*/data/bin-*.parquet", child)
+    finally:
+        child.kill()
+        child.wait()
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("jobs/integrity-*/data/bin-*.parquet")}
+    sweep, judged = copies.sweep(spark, tmp_path / "jobs")
+    assert 0 < len(done) < sweep.record.counts["bins"]
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    assert sweep.record.rows_out == 3 * len(copies.ids)
+    assert {report.result for report in reports(judged).values()} == {ReportResult.SUCCESS}
+
+
+def await_file(folder: Path, pattern: str, child: subprocess.Popen[bytes]) -> None:
+    """Wait until a file of that pattern is there; *child* writes it."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + 120
+    while not any(folder.glob(pattern)):
+        assert child.poll() is None, "the sweep ended before it wrote anything"
+        assert clock.monotonic() < deadline
+        clock.sleep(0.005)
 
 
 def facts(sweep: Sweep) -> list[dict[str, object]]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,11 +17,11 @@ from millstream.pipeline.connection import connected, is_connected
 from millstream.pipeline.errors import PipelineInputError, SessionBusyError
 from millstream.pipeline.gateway import start_gateway
 from millstream.pipeline.java import find_java
+from millstream.pipeline.scratch import scratch_folder
 from millstream.pipeline.source import register
 
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
 _MEMORY = re.compile(r"[1-9]\d*[kKmMgGtT]")
-_SCRATCH = "spark-"
 
 
 class SparkOptions(msgspec.Struct, frozen=True):
@@ -33,7 +31,7 @@ class SparkOptions(msgspec.Struct, frozen=True):
     ``java_home`` names a Java and is found by itself when empty; ``shuffle_partitions`` is the number of parts that
     data is redistributed into (None: the number of cores on a local master, else Spark's own default); ``quick``
     keeps to Java's fast compiler: half the start-up, right for jobs of minutes, wrong for jobs of hours; ``confs``
-    are further Spark settings and win over ours.
+    are further Spark settings and win over ours. Raises :class:`PipelineInputError` for a memory that is none.
     """
 
     master: str = "local[*]"
@@ -42,6 +40,12 @@ class SparkOptions(msgspec.Struct, frozen=True):
     shuffle_partitions: int | None = None
     quick: bool = True
     confs: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _MEMORY.fullmatch(self.driver_memory):
+            raise PipelineInputError(
+                f"driver memory {self.driver_memory!r}: write a whole number and a unit, such as 1g or 800m"
+            )
 
 
 @contextlib.contextmanager
@@ -59,12 +63,12 @@ def spark_session(
         raise SessionBusyError
     java = find_java(options.java_home)
     work = work.absolute()
-    with _scratch(work) as scratch:
+    with scratch_folder(work) as scratch:
         confs = _confs(options, scratch)
         gateway = start_gateway(
             java,
             confs,
-            memory=_checked_memory(options.driver_memory),
+            memory=options.driver_memory,
             quick=options.quick,
             work=work,
             clock=clock or SystemClock(),
@@ -110,24 +114,3 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
     if partitions is not None:
         confs["spark.sql.shuffle.partitions"] = str(partitions)
     return confs | dict(options.confs)
-
-
-def _checked_memory(memory: str) -> str:
-    if not _MEMORY.fullmatch(memory):
-        raise PipelineInputError(f"driver memory {memory!r}: write a whole number and a unit, such as 1g or 800m")
-    return memory
-
-
-@contextlib.contextmanager
-def _scratch(work: Path) -> Iterator[Path]:
-    """A folder of this process in *work*; those that dead processes left behind are removed."""
-    work.mkdir(parents=True, exist_ok=True)
-    for folder in work.glob(f"{_SCRATCH}[0-9]*-*"):
-        owner = folder.name.removeprefix(_SCRATCH).partition("-")[0]
-        if owner.isdigit() and not Path("/proc", owner).exists():
-            shutil.rmtree(folder, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=work))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,109 @@
+"""The commands of ``millstream pipeline`` on a node's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.core.message import Message
+from millstream.mill.manifest import Event
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.stores import LocalStore
+from millstream.testing.damage import flip_bit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+Untidy = Callable[..., list[Message]]
+WriteLog = Callable[..., list[Message]]
+
+
+@pytest.fixture
+def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node's folder with one recorded item; its commands run in the tests' own Spark session."""
+
+    @contextlib.contextmanager
+    def shared(_: Node) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(Node, "spark", shared)
+    with Node.open(Settings(data=str(tmp_path))) as node:
+        assert list(node.cas.cids()) == []  # the folder of the files is made when they are first asked for
+        store = node.providers["primary"]
+        store.create_space("docs")
+        info = store.put("docs", "readme", io.BytesIO(b"read me"))
+        node.manifest.record([Event("primary", "docs", "readme", 1, info.checksum(), info.size)])
+    return tmp_path
+
+
+def lines(capfd: pytest.CaptureFixture[str]) -> list[Any]:
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_batch_says_where_the_batches_are(
+    data: Path, untidy: Untidy, write_log: WriteLog, capfd: pytest.CaptureFixture[str]
+) -> None:
+    messages = write_log(f"sqlite:///{data / 'log.db'}", "weather", untidy(1, 100))
+    assert run(["pipeline", "batch", "weather", "--data", str(data), "--json"]) == 0
+    (told,) = lines(capfd)
+    assert (told["job"], told["rows_in"], told["reused"]) == ("batch", len(messages), False)
+    assert list(Path(told["data"]).glob("*.parquet"))
+    assert run(["pipeline", "batch", "weather", "--data", str(data)]) == 0
+    assert "done before" in capfd.readouterr().out
+
+
+def test_a_log_that_is_not_there_ends_with_not_found(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "batch", "nothing", "--data", str(data)]) == 3
+    assert "there is no log 'nothing'" in capfd.readouterr().err
+
+
+def test_integrity_finds_damage_keeps_reports_and_says_so_in_the_exit_code(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["pipeline", "integrity", "--data", str(data), "--json", "--space", "docs"]
+    assert run([*command, "--name", "one"]) == 0
+    (whole,) = lines(capfd)
+    assert (whole["result"], whole["coverage"], whole["bytes"]) == ("SUCCESS", 1.0, 7)
+    flip_bit(LocalStore(data / "stores" / "primary").path_of("docs", "readme"))
+    assert run([*command, "--name", "two"]) == 1
+    (broken,) = lines(capfd)
+    assert [finding["kind"] for finding in broken["findings"]] == ["sour"]
+    assert run([*command, "--name", "two"]) == 1
+    lines(capfd)
+    assert run(["pipeline", "report", "primary", "docs", "--data", str(data), "--json"]) == 1
+    (kept,) = lines(capfd)
+    assert kept["findings"] == broken["findings"]
+    with Node.open(Settings(data=str(data))) as node:
+        assert len(list(node.reports.reports("primary", "docs"))) == 2
+        assert node.reports.verify("primary", "docs")
+        (row,) = node.manifest.replicas("docs", "readme")
+        assert row.outcome == "FAILURE"
+
+
+def test_findings_are_lines_for_people(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    LocalStore(data / "stores" / "primary").path_of("docs", "readme").unlink()
+    assert run(["pipeline", "integrity", "--data", str(data), "--space", "docs"]) == 1
+    told = capfd.readouterr().out
+    assert "FAILURE    primary/docs: 1 checked and 0 explained of 1 (100.00%), 1 failed" in told
+    assert "B18 readme" in told
+
+
+def test_inventory_lists_every_space(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "inventory", "--data", str(data), "--json"]) == 0
+    (told,) = lines(capfd)
+    assert (told["job"], told["rows_out"], told["bytes"]) == ("inventory", 1, 7)
+
+
+def test_there_is_no_report_before_the_first_sweep(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["pipeline", "report", "primary", "docs", "--data", str(data)]) == 3
+    assert "millstream pipeline integrity" in capfd.readouterr().err
