@@ -52,8 +52,12 @@ MakeRoad = Callable[..., Road]
 
 
 @pytest.fixture
-def make_road(tmp_path: Path) -> Iterator[MakeRoad]:
-    """Builds a road on a folder under the test's own; the same name is the same database and the same files."""
+def make_road(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRoad]:
+    """Builds a road on a folder under the test's own; the same name is the same database and the same files.
+
+    Nothing waits for the disk: these tests end processes, if at all, not machines.
+    """
+    monkeypatch.setattr("os.fsync", lambda _: None)
     roads: list[Road] = []
 
     def make(name: str = "node", ledger: MemoryLedger | None = None, limits: CutLimits | None = None) -> Road:
@@ -79,4 +83,4 @@ def road(make_road: MakeRoad) -> Road:
 
 
 def _hurry(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA synchronous = OFF")  # these tests end processes, if at all, not machines
+    connection.execute("PRAGMA synchronous = OFF")

@@ -162,6 +162,7 @@ GOOD = [make_batch([1, 2]), make_batch([3])]
         ({"files": [{"batches": 2, "bytes": 10, "messages": 3, "uri": "../../etc/passwd"}]}, "no CID"),
         ({"rejects": {"count": 1, "files": []}}, "rejects of the files do not add up"),
         ({"config": None}, "not a manifest"),
+        ({"rejects": {"count": 2_000_000, "files": [{"bytes": 9, "count": 2_000_000, "uri": cid_of(b"")}]}}, "rejects"),
     ],
 )
 def test_a_manifest_that_breaks_a_rule_makes_the_anchor_invalid(

@@ -262,6 +262,10 @@ def test_a_message_without_a_proof_is_told_why(anchored: Any) -> None:
             anchored.prove(number)
     with pytest.raises(NotAnchoredError):
         anchored.prove(anchored.ids[0], log="elsewhere")
+    anchored.writer.add("weather", [make_batch([7000, 7002])], config=CONFIG)
+    anchored.writer.cut(force=True)
+    with pytest.raises(NotAnchoredError, match="was rejected: message 7000 is in"):
+        anchored.prove(7002)
 
 
 @pytest.mark.parametrize(

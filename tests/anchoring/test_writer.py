@@ -281,8 +281,35 @@ def test_a_journal_changed_from_outside_is_noticed_before_anything_is_anchored(r
     assert road.anchor_strings() == []
 
 
-def test_limits_beyond_the_format_are_refused() -> None:
-    with pytest.raises(BatchFormatError):
-        CutLimits(batches=10_001)
-    with pytest.raises(BatchFormatError):
-        CutLimits(file_bytes=4_000_001)
+@pytest.mark.parametrize(
+    "limits", [{"batches": 10_001}, {"file_bytes": 4_000_001}, {"cut_bytes": 10**9}, {"batches": 0}]
+)
+def test_limits_beyond_the_format_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(BatchFormatError, match="of a cut is 1 to"):
+        CutLimits(**limits)
+
+
+def test_more_rejects_than_an_anchor_takes_travel_with_later_ones(road: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.anchoring.writer.MAX_REJECTS", 3)
+    add(road, [make_batch([1])], make_rejects(range(900, 908)))
+    for number in (2, 3, 4):
+        road.writer.cut(force=True)
+        add(road, [make_batch([number])])
+    road.writer.cut(force=True)
+    assert [road.index.anchor(number).rejects for number in (1, 2, 3, 4)] == [3, 3, 2, 0]
+    assert road.index.reject_reason("weather", 907) == (3, "late")
+
+
+def test_two_processes_that_race_to_one_cut_finish_it_once(make_road: Any) -> None:
+    ledger = MemoryLedger(VirtualClock())
+    one, other = make_road("node", ledger), make_road("node", ledger)
+    add(one, list(make_batches(4)))
+    one.faults.fail_next()
+    with pytest.raises(CasUnavailableError):
+        one.writer.cut(force=True)
+    (cut,) = one.journal.open_cuts()
+    assert len(other.writer.recover()) == 1
+    with pytest.raises(JournalBusyError):
+        one.writer._finish(cut)
+    assert len(one.anchor_strings()) == 1
+    assert one.journal.totals().observed == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import sqlalchemy as sa
 from hypothesis import settings
@@ -110,5 +111,6 @@ class WriterMachine(RuleBasedStateMachine):
             assert replay(self.memory, self.ledger, self.index).findings == ()
 
 
+LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
 TestWriterMachine = WriterMachine.TestCase
-TestWriterMachine.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestWriterMachine.settings = settings(max_examples=1000 if LONG else 20, stateful_step_count=20, deadline=None)

@@ -6,7 +6,6 @@ array an anchor (little-endian uint64), with the ordinals of their batches besid
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import sqlalchemy as sa
 from millstream.anchoring.content import AnchorContent
 from millstream.anchoring.database import chunks, metadata, writing
 from millstream.anchoring.ledger import LedgerEntry
+from millstream.anchoring.screening import Member, flat_ids, refusals
 
 _anchors = sa.Table(
     "anchor_index_anchors",
@@ -97,13 +97,6 @@ class Totals(msgspec.Struct, frozen=True):
     rejects: int
 
 
-class Member(msgspec.Struct, frozen=True):
-    """A batch id and its message ids, to be screened against what is anchored."""
-
-    batch: str
-    ids: Sequence[int]
-
-
 class AnchorIndex:
     """The index in a database. Thread-safe; *engine* is an SQLAlchemy engine, the tables are made where absent."""
 
@@ -145,14 +138,14 @@ class AnchorIndex:
         The first one holds: a batch id, or a message, that lies in a valid batch of an anchor or before it in
         *members* makes the later batch invalid.
         """
-        ids, _ = _flat([member.ids for member in members])
+        ids, _ = flat_ids([member.ids for member in members])
         unique = np.unique(ids)
         messages = self._holders(log, unique)
         batches = self._anchored_batches(log, [member.batch for member in members])
         distinct = len({member.batch for member in members}) == len(members)
         if not messages and not batches and distinct and len(unique) == len(ids):
             return {}
-        return _refusals(members, messages, batches)
+        return refusals(members, messages, batches)
 
     def locate(self, log: str, message_id: int) -> Location | None:
         """The valid batch that holds the message; None where no anchor has it."""
@@ -282,7 +275,7 @@ def _locations() -> sa.Select[Any]:
 
 def _anchor_values(content: AnchorContent, refused: Mapping[int, str]) -> dict[str, Any]:
     valid = [() if ordinal in refused else batch.ids for ordinal, batch in enumerate(content.batches)]
-    ids, ordinals = _flat(valid)
+    ids, ordinals = flat_ids(valid)
     order = np.argsort(ids, kind="stable")
     ids, ordinals = ids[order], ordinals[order]
     return {
@@ -299,40 +292,3 @@ def _anchor_values(content: AnchorContent, refused: Mapping[int, str]) -> dict[s
         "reject_ids": np.array([reject.rejected for reject in content.rejects], "<u8").tobytes(),
         "reject_reasons": "\n".join(reject.reason for reject in content.rejects),
     }
-
-
-def _flat(groups: Sequence[Sequence[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """All ids of *groups* in one array, and beside it the number of the group that each comes from."""
-    sizes = np.fromiter(map(len, groups), np.int64, len(groups))
-    ids = np.fromiter(itertools.chain.from_iterable(groups), "<u8", int(sizes.sum()))
-    return ids, np.repeat(np.arange(len(groups), dtype="<u4"), sizes)
-
-
-def _refusals(members: Sequence[Member], messages: dict[int, int], batches: dict[str, int]) -> dict[int, str]:
-    refused: dict[int, str] = {}
-    seen_batches, seen_messages = set[str](), set[int]()
-    for ordinal, member in enumerate(members):
-        reason = _refusal(member, messages, batches, seen_batches, seen_messages)
-        if reason is not None:
-            refused[ordinal] = reason
-            continue
-        seen_batches.add(member.batch)
-        seen_messages.update(member.ids)
-    return refused
-
-
-def _refusal(
-    member: Member, messages: dict[int, int], batches: dict[str, int], seen_batches: set[str], seen_messages: set[int]
-) -> str | None:
-    if member.batch in batches:
-        return f"this batch id is in anchor {batches[member.batch]} already"
-    if member.batch in seen_batches:
-        return "this batch id stands twice in one anchor"
-    if len(set(member.ids)) != len(member.ids):
-        return "a message stands twice in this batch"
-    for number in member.ids:
-        if number in messages:
-            return f"message {number} is in a batch of anchor {messages[number]} already"
-        if number in seen_messages:
-            return f"message {number} is in another batch of the same anchor"
-    return None

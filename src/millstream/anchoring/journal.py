@@ -14,9 +14,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
+from millstream.anchoring.accepting import accept
 from millstream.anchoring.database import chunks, metadata, writing
 from millstream.anchoring.errors import JournalBusyError
-from millstream.anchoring.files import Part, check_reason
+from millstream.anchoring.files import Part
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import (
     Added,
@@ -28,9 +29,9 @@ from millstream.anchoring.states import (
     Plan,
     Stream,
 )
-from millstream.core.canonical import canonical_json
 
 _ID_BYTES = 8
+_KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")
 
 
 class Journal:
@@ -44,30 +45,14 @@ class Journal:
         metadata.create_all(engine, t.ALL)
 
     def add(
-        self,
-        log: str,
-        config: Mapping[str, Any],
-        batches: Sequence[EncodedBatch],
-        rejects: Sequence[tuple[int, str]],
+        self, log: str, config: Mapping[str, Any], batches: Sequence[EncodedBatch], rejects: Sequence[tuple[int, str]]
     ) -> Added:
         """Accept *batches* and *rejects* (message id, reason) of *log*, all or none; known ones are left as they are.
 
         Raises :class:`BatchFormatError` for a reason that no reject file may hold.
         """
-        reasons = {number: check_reason(reason) for number, reason in rejects}
         with writing(self._engine) as connection:
-            stream = _stream_number(connection, log, canonical_json(config).decode())
-            roots, new = _known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
-            for batch in batches:
-                if batch.batch not in roots:
-                    roots[batch.batch] = batch.root
-                    new.append(batch)
-            last = _insert_batches(connection, stream, log, new)
-            unknown = {number: reasons[number] for number in reasons.keys() - _known_rejects(connection, log, reasons)}
-            _insert_rejects(connection, stream, log, last, unknown)
-        conflicting = tuple(batch.batch for batch in batches if roots[batch.batch] != batch.root)
-        known = len(batches) - len(new) - len(conflicting)
-        return Added(len(new), len(unknown), known, conflicting)
+            return accept(connection, log, config, batches, rejects)
 
     def streams(self) -> Sequence[Stream]:
         """The streams that have accepted batches waiting, by log and configuration."""
@@ -84,7 +69,7 @@ class Journal:
     def message_ids(self, stream: Stream, last_seq: int) -> Iterator[list[int]]:
         """The message ids of each accepted batch of *stream* up to *last_seq*, in the order of adding."""
         query = sa.select(t.payloads.c.ids).join(t.batches, t.batches.c.seq == t.payloads.c.seq)
-        query = query.where(t.WAITING, t.batches.c.stream == stream.stream, t.batches.c.seq <= last_seq)
+        query = query.where(_waiting_batches(stream, last_seq))
         for row in self._rows(query.order_by(t.batches.c.seq)):
             yield np.frombuffer(row.ids, "<u8").tolist()
 
@@ -93,53 +78,50 @@ class Journal:
 
         That is the order of start, source and batch id, so the same batches give the same files.
         """
-        return self._parts(sa.and_(t.WAITING, t.batches.c.stream == stream.stream, t.batches.c.seq <= last_seq))
+        return self._parts(_waiting_batches(stream, last_seq))
 
     def cut_parts(self, cut: Cut) -> Iterator[Part]:
         """The batches of *cut*, in the order of a manifest."""
         return self._parts(t.batches.c.cut == cut.cut)
 
-    def waiting_rejects(self, stream: Stream, last_seq: int) -> Sequence[tuple[int, str]]:
-        """The rejects (message id, reason) of *stream* in no cut yet that were added up to *last_seq*, by id."""
-        return self._rejects(_waiting_rejects(stream, last_seq))
+    def waiting_rejects(self, stream: Stream, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Up to *limit* rejects (message id, reason), by id, of those of *stream* that wait, added by *last_seq*."""
+        return self._rejects(_waiting_rejects(stream, last_seq), limit)
 
     def cut_rejects(self, cut: Cut) -> Sequence[tuple[int, str]]:
         """The rejects (message id, reason) of *cut*, by id."""
         return self._rejects(t.rejects.c.cut == cut.cut)
 
     def reject(self, reasons: Mapping[int, str]) -> None:
-        """Set accepted batches aside for good: reasons by place in the order of adding. Their payloads go."""
+        """Set accepted batches aside for good: reasons by place in the order of adding. Of their payloads only the
+        message ids stay."""
         update = sa.update(t.batches).where(t.batches.c.seq == sa.bindparam("at"), t.WAITING)
+        values = [{"at": seq, "why": why} for seq, why in reasons.items()]
         with writing(self._engine) as connection:
-            connection.execute(
-                update.values(reason=sa.bindparam("why")), [{"at": seq, "why": why} for seq, why in reasons.items()]
-            )
+            connection.execute(update.values(reason=sa.bindparam("why")), values)
             for some in chunks(reasons):
-                connection.execute(sa.delete(t.payloads).where(t.payloads.c.seq.in_(some)))
+                connection.execute(_KEEP_IDS.where(t.payloads.c.seq.in_(some)))
 
     def prepare(self, plan: Plan) -> Cut:
         """Write the cut down before anything of it leaves this database.
 
         Raises :class:`JournalBusyError` where another process has cut or added in between.
         """
-        state, stream = BatchState.CUT, plan.stream.stream
+        stream, state = plan.stream.stream, BatchState.CUT
+        values = (stream, state, plan.anchor_string, plan.manifest, plan.ledger_after)
+        insert = sa.insert(t.cuts).values(dict(zip(Cut.__struct_fields__[1:-1], values, strict=True)))
+        batches = sa.update(t.batches).where(_waiting_batches(plan.stream, plan.last_seq))
+        rejects = sa.update(t.rejects).where(
+            _waiting_rejects(plan.stream, plan.last_seq), t.rejects.c.id <= plan.last_reject
+        )
         with writing(self._engine) as connection:
             if connection.execute(sa.select(t.cuts.c.cut).where(t.OPEN)).first() is not None:
                 raise JournalBusyError
-            values = (state, plan.anchor_string, plan.manifest, plan.ledger_after)
-            names = ("state", "anchor_string", "manifest", "ledger_after")
-            inserted = connection.execute(
-                sa.insert(t.cuts).values(stream=stream, **dict(zip(names, values, strict=True)))
-            )
-            cut = int(inserted.inserted_primary_key[0])  # type: ignore[index]
-            batches = sa.update(t.batches).where(
-                t.WAITING, t.batches.c.stream == stream, t.batches.c.seq <= plan.last_seq
-            )
-            rejects = sa.update(t.rejects).where(_waiting_rejects(plan.stream, plan.last_seq))
+            cut = int(connection.execute(insert).inserted_primary_key[0])  # type: ignore[index]
             taken = [connection.execute(update.values(cut=cut)).rowcount for update in (batches, rejects)]
             if taken != [plan.batches, plan.rejects]:
                 raise JournalBusyError
-        return Cut(cut, stream, *values, anchor=None)
+        return Cut(cut, *values, anchor=None)
 
     def members(self, cut: Cut) -> Sequence[str]:
         """The batch ids of *cut*."""
@@ -159,16 +141,17 @@ class Journal:
         return msgspec.structs.replace(cut, state=BatchState.ANCHORED, anchor=anchor)
 
     def observed(self, cut: Cut, refused: Mapping[str, str]) -> None:
-        """The observer has read the cut back; *refused* gives the reasons of batches it found invalid. Payloads go."""
+        """The observer has read the cut back; *refused* gives the reasons of batches it found invalid. Payloads go,
+        but for the message ids of those."""
         mine = t.batches.c.cut == cut.cut
         refusal = sa.update(t.batches).where(mine, t.batches.c.batch == sa.bindparam("name"))
         with writing(self._engine) as connection:
             if refused:
                 values = [{"name": name, "why": why} for name, why in refused.items()]
                 connection.execute(refusal.values(reason=sa.bindparam("why")), values)
-            connection.execute(
-                sa.delete(t.payloads).where(t.payloads.c.seq.in_(sa.select(t.batches.c.seq).where(mine)))
-            )
+            own, refused_ones = sa.select(t.batches.c.seq).where(mine), t.batches.c.reason.is_not(None)
+            connection.execute(_KEEP_IDS.where(t.payloads.c.seq.in_(own.where(refused_ones))))
+            connection.execute(sa.delete(t.payloads).where(t.payloads.c.seq.in_(own.where(~refused_ones))))
             connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(state=BatchState.OBSERVED))
 
     def status(self, log: str, batch: str) -> BatchStatus | None:
@@ -180,7 +163,7 @@ class Journal:
         return _status(*rows[0]) if rows else None
 
     def batch_of(self, log: str, message_id: int) -> str | None:
-        """The batch that holds the message and is not observed yet; None where there is none."""
+        """The batch that holds the message and is not observed, or was rejected; None where there is none."""
         query = sa.select(t.batches.c.batch, t.payloads.c.ids).join(t.payloads, t.batches.c.seq == t.payloads.c.seq)
         with self._engine.connect() as connection:
             for batch, ids in connection.execute(query.where(t.batches.c.log == log)):
@@ -217,13 +200,17 @@ class Journal:
             ):
                 yield Part(header, lines, size // _ID_BYTES)
 
-    def _rejects(self, chosen: sa.ColumnElement[bool]) -> Sequence[tuple[int, str]]:
+    def _rejects(self, chosen: sa.ColumnElement[bool], limit: int | None = None) -> Sequence[tuple[int, str]]:
         query = sa.select(t.rejects.c.id, t.rejects.c.reason).where(chosen)
-        return [(row.id, row.reason) for row in self._rows(query.order_by(t.rejects.c.id))]
+        return [(row.id, row.reason) for row in self._rows(query.order_by(t.rejects.c.id).limit(limit))]
 
     def _rows(self, query: Any) -> Sequence[Any]:
         with self._engine.connect() as connection:
             return connection.execute(query).all()
+
+
+def _waiting_batches(stream: Stream, last_seq: int) -> sa.ColumnElement[bool]:
+    return sa.and_(t.WAITING, t.batches.c.stream == stream.stream, t.batches.c.seq <= last_seq)
 
 
 def _waiting_rejects(stream: Stream, last_seq: int) -> sa.ColumnElement[bool]:
@@ -234,64 +221,3 @@ def _status(reason: str | None, state: str | None, anchor: int | None) -> BatchS
     if reason is not None:
         return BatchStatus(BatchState.REJECTED, anchor, reason)
     return BatchStatus(BatchState(state) if state else BatchState.ACCEPTED, anchor)
-
-
-def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
-    query = sa.select(t.streams.c.stream).where(t.streams.c.log == log, t.streams.c.config == config)
-    number = connection.execute(query).scalar()
-    if number is None:
-        inserted = connection.execute(sa.insert(t.streams).values(log=log, config=config))
-        number = inserted.inserted_primary_key[0]  # type: ignore[index]
-    return int(number)
-
-
-def _known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for some in chunks(names):
-        query = sa.select(t.batches.c.batch, t.batches.c.root).where(
-            t.batches.c.log == log, t.batches.c.batch.in_(some)
-        )
-        found.update((row.batch, row.root) for row in connection.execute(query))
-    return found
-
-
-def _known_rejects(connection: sa.Connection, log: str, numbers: Mapping[int, str]) -> set[int]:
-    found: set[int] = set()
-    for some in chunks(numbers):
-        query = sa.select(t.rejects.c.id).where(t.rejects.c.log == log, t.rejects.c.id.in_(some))
-        found.update(connection.execute(query).scalars())
-    return found
-
-
-def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
-    """Insert *batches* in order and return the last place that is taken after them."""
-    last = int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
-    rows, payloads = list[dict[str, Any]](), list[dict[str, Any]]()
-    for seq, batch in enumerate(batches, last + 1):
-        header, line = batch.header, batch.header_line
-        rows.append(
-            {
-                "seq": seq,
-                "stream": stream,
-                "log": log,
-                "batch": header.batch,
-                "source": header.source,
-                "start": header.start,
-                "size": len(line) + 1 + len(batch.lines),
-                "root": header.root,
-            }
-        )
-        ids = np.array(batch.ids, "<u8").tobytes()
-        payloads.append({"seq": seq, "ids": ids, "header": line, "lines": batch.lines})
-    if rows:
-        connection.execute(sa.insert(t.batches), rows)
-        connection.execute(sa.insert(t.payloads), payloads)
-    return last + len(rows)
-
-
-def _insert_rejects(connection: sa.Connection, stream: int, log: str, seq: int, reasons: Mapping[int, str]) -> None:
-    rows = [
-        {"log": log, "id": number, "stream": stream, "seq": seq, "reason": reason} for number, reason in reasons.items()
-    ]
-    if rows:
-        connection.execute(sa.insert(t.rejects), rows)

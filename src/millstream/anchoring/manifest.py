@@ -19,6 +19,12 @@ MAX_BATCHES = 10_000
 MAX_FILE_BYTES = 4_000_000
 """The most bytes of a batch file or reject file."""
 
+MAX_CONTENT_BYTES = 64 * MAX_FILE_BYTES
+"""The most bytes of all batch files of an anchor together; it bounds what a reader holds in memory."""
+
+MAX_REJECTS = 1_000_000
+"""The most rejects of an anchor."""
+
 MAX_MANIFEST_BYTES = 1_000_000
 """The most bytes of a manifest (Sidetree v1.0, MAX_CORE_INDEX_FILE_SIZE)."""
 
@@ -113,6 +119,8 @@ def _check(manifest: Manifest) -> None:
         "the rejects of the files do not add up": sum(file.count for file in rejects.files) == rejects.count,
         "a file is empty": min(members, default=0) >= 1,
         f"a file is outside 1 to {MAX_FILE_BYTES:,} bytes": all(1 <= size <= MAX_FILE_BYTES for size in sizes),
+        f"the batch files have over {MAX_CONTENT_BYTES:,} bytes": sum(f.bytes for f in files) <= MAX_CONTENT_BYTES,
+        f"there are over {MAX_REJECTS:,} rejects": rejects.count <= MAX_REJECTS,
         "a file's uri is no CID": all(map(is_cid, manifest.uris)),
         "the root is no SHA-256 in hex": _ROOT.fullmatch(manifest.root) is not None,
     }

@@ -9,8 +9,9 @@ import msgspec
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_anchor
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, ObservationBlockedError
-from millstream.anchoring.index import AnchorIndex, Member
+from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, check_seal
+from millstream.anchoring.screening import Member
 
 
 class Observed(msgspec.Struct, frozen=True):

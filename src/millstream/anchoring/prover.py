@@ -95,13 +95,20 @@ def _why_not(log: str, message_id: int, index: AnchorIndex, journal: Journal | N
     rejected = index.reject_reason(log, message_id)
     if rejected is not None:
         return f"{what}: it was rejected as {rejected[1]} (anchor {rejected[0]})"
-    if journal is not None:
-        reason, batch = journal.reject_reason(log, message_id), journal.batch_of(log, message_id)
-        if reason is not None:
-            return f"{what}: it was rejected as {reason}"
-        if batch is not None:
-            return f"{what} yet: its batch {batch} waits for the next cut (millstream anchor cut --force)"
-    return f"{what}: no batch with it was handed to the batch writer here"
+    return f"{what}: {_what_the_journal_says(log, message_id, journal)}"
+
+
+def _what_the_journal_says(log: str, message_id: int, journal: Journal | None) -> str:
+    reason = journal and journal.reject_reason(log, message_id)
+    batch = journal and journal.batch_of(log, message_id)
+    status = journal.status(log, batch) if journal and batch else None
+    if reason is not None:
+        return f"it was rejected as {reason}"
+    if status is None:
+        return "no batch with it was handed to the batch writer here"
+    if status.reason is not None:
+        return f"its batch {batch} was rejected: {status.reason}"
+    return f"its batch {batch} is {status.state} and waits for the next cut (millstream anchor cut --force)"
 
 
 def _hex(path: Sequence[bytes]) -> list[str]:

@@ -67,10 +67,12 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A cut to be: all accepted batches of *stream* up to *last_seq*, and the rejects added no later."""
+    """A cut to be: the accepted batches of *stream* up to *last_seq*, and the rejects added no later with ids up to
+    *last_reject*."""
 
     stream: Stream
     last_seq: int
+    last_reject: int
     batches: int
     rejects: int
     anchor_string: str

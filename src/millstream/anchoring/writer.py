@@ -14,14 +14,15 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.errors import AnchoringError, BatchFormatError
+from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
 from millstream.anchoring.files import Part, checked_batch, pack_batches, pack_rejects
-from millstream.anchoring.index import Member
 from millstream.anchoring.journal import Journal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.manifest import (
     MAX_BATCHES,
+    MAX_CONTENT_BYTES,
     MAX_FILE_BYTES,
+    MAX_REJECTS,
     BatchFile,
     Manifest,
     RejectFile,
@@ -33,6 +34,7 @@ from millstream.anchoring.manifest import (
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.observer import Observer
 from millstream.anchoring.records import PROTOCOL, EncodedBatch
+from millstream.anchoring.screening import Member
 from millstream.anchoring.states import Added, BatchState, Candidate, Cut, Plan, Stream
 from millstream.core.cid import cid_of
 
@@ -50,18 +52,17 @@ class Reject(Protocol):
 class CutLimits(msgspec.Struct, frozen=True):
     """When a cut is full: at so many batches, or so many bytes of batch files; and how large one file may be.
 
-    The defaults are the limits of the format, but for ``cut_bytes``, which bounds the work of one cut.
+    The defaults are the limits of the format, which no setting may exceed.
     """
 
     batches: int = MAX_BATCHES
     file_bytes: int = MAX_FILE_BYTES
-    cut_bytes: int = 64 * MAX_FILE_BYTES
+    cut_bytes: int = MAX_CONTENT_BYTES
 
     def __post_init__(self) -> None:
-        if not (1 <= self.batches <= MAX_BATCHES and 1 <= self.file_bytes <= MAX_FILE_BYTES and self.cut_bytes >= 1):
-            raise BatchFormatError(
-                f"a cut takes 1 to {MAX_BATCHES:,} batches in files of 1 to {MAX_FILE_BYTES:,} bytes, not {self}"
-            )
+        for name, limit in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
+            if not 1 <= getattr(self, name) <= limit:
+                raise BatchFormatError(f"{name} of a cut is 1 to {limit:,}, not {getattr(self, name):,}")
 
 
 class BatchWriter:
@@ -147,7 +148,9 @@ class BatchWriter:
             for candidate in taken
             if candidate.size > limit
         }
-        ids = self.journal.message_ids(stream, taken[-1].seq)
+        ids = list(self.journal.message_ids(stream, taken[-1].seq))
+        if len(ids) != len(taken):
+            raise JournalBusyError
         members = [Member(candidate.batch, own) for candidate, own in zip(taken, ids, strict=True)]
         for ordinal, reason in self._observer.index.screen(stream.log, members).items():
             refused.setdefault(taken[ordinal].seq, reason)
@@ -158,7 +161,9 @@ class BatchWriter:
         parts = self.journal.waiting_parts(stream, last)
         for file in pack_batches(_noting_leaves(parts, leaves), self._limits.file_bytes):
             files.append(BatchFile(file.entries, len(file.data), file.messages, cid_of(file.data)))
-        rejects = self.journal.waiting_rejects(stream, last)
+        if len(leaves) != len(taken):
+            raise JournalBusyError
+        rejects = self.journal.waiting_rejects(stream, last, MAX_REJECTS)
         reject_files = [
             RejectFile(len(file.data), file.entries, cid_of(file.data))
             for file in pack_rejects(rejects, self._limits.file_bytes)
@@ -175,7 +180,8 @@ class BatchWriter:
         )
         data, head = encode_manifest(manifest), self._ledger.head()
         name, after = anchor_string(len(leaves), cid_of(data)), head.number if head else 0
-        return Plan(stream, last, len(leaves), len(rejects), name, data, after)
+        last_reject = rejects[-1][0] if rejects else 0
+        return Plan(stream, last, last_reject, len(leaves), len(rejects), name, data, after)
 
     def _finish(self, cut: Cut) -> LedgerEntry:
         """Take *cut* from where it stands to the end."""
@@ -198,6 +204,8 @@ class BatchWriter:
         files = itertools.chain(pack_batches(parts, limit), pack_rejects(rejects, reject_limit))
         cids = self._cas.put_many(itertools.chain((file.data for file in files), [cut.manifest]))
         if list(cids[:-1]) != list(manifest.uris):
+            if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
+                raise JournalBusyError  # another process has just finished it
             raise AnchoringError(
                 f"cut {cut.cut} gives other files than when it was prepared: the journal was changed from outside; "
                 "restore node.db from a backup"

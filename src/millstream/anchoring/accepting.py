@@ -1,0 +1,102 @@
+"""Accepting batches and rejects into the journal: what is known already is left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from millstream.anchoring import journal_tables as t
+from millstream.anchoring.database import chunks
+from millstream.anchoring.files import check_reason
+from millstream.anchoring.records import EncodedBatch
+from millstream.anchoring.states import Added
+from millstream.core.canonical import canonical_json
+
+
+def accept(
+    connection: sa.Connection,
+    log: str,
+    config: Mapping[str, Any],
+    batches: Sequence[EncodedBatch],
+    rejects: Sequence[tuple[int, str]],
+) -> Added:
+    """Insert what is new of *batches* and *rejects* (message id, reason), in order, in the transaction of *connection*.
+
+    Raises :class:`BatchFormatError` for a reason that no reject file may hold.
+    """
+    stream = _stream_number(connection, log, canonical_json(config).decode())
+    roots, new = _known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
+    for batch in batches:
+        if batch.batch not in roots:
+            roots[batch.batch] = batch.root
+            new.append(batch)
+    last = _insert_batches(connection, stream, log, new)
+    reasons = {number: check_reason(reason) for number, reason in rejects}
+    unknown = {number: reasons[number] for number in reasons.keys() - _known_rejects(connection, log, reasons)}
+    _insert_rejects(connection, stream, log, last, unknown)
+    conflicting = tuple(batch.batch for batch in batches if roots[batch.batch] != batch.root)
+    return Added(len(new), len(unknown), len(batches) - len(new) - len(conflicting), conflicting)
+
+
+def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
+    query = sa.select(t.streams.c.stream).where(t.streams.c.log == log, t.streams.c.config == config)
+    number = connection.execute(query).scalar()
+    if number is None:
+        inserted = connection.execute(sa.insert(t.streams).values(log=log, config=config))
+        number = inserted.inserted_primary_key[0]  # type: ignore[index]
+    return int(number)
+
+
+def _known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for some in chunks(names):
+        query = sa.select(t.batches.c.batch, t.batches.c.root).where(
+            t.batches.c.log == log, t.batches.c.batch.in_(some)
+        )
+        found.update((row.batch, row.root) for row in connection.execute(query))
+    return found
+
+
+def _known_rejects(connection: sa.Connection, log: str, numbers: Mapping[int, str]) -> set[int]:
+    found: set[int] = set()
+    for some in chunks(numbers):
+        query = sa.select(t.rejects.c.id).where(t.rejects.c.log == log, t.rejects.c.id.in_(some))
+        found.update(connection.execute(query).scalars())
+    return found
+
+
+def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
+    """Insert *batches* in order and return the last place that is taken after them."""
+    last = int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
+    rows, payloads = list[dict[str, Any]](), list[dict[str, Any]]()
+    for seq, batch in enumerate(batches, last + 1):
+        header, line = batch.header, batch.header_line
+        rows.append(
+            {
+                "seq": seq,
+                "stream": stream,
+                "log": log,
+                "batch": header.batch,
+                "source": header.source,
+                "start": header.start,
+                "size": len(line) + 1 + len(batch.lines),
+                "root": header.root,
+            }
+        )
+        ids = np.array(batch.ids, "<u8").tobytes()
+        payloads.append({"seq": seq, "ids": ids, "header": line, "lines": batch.lines})
+    if rows:
+        connection.execute(sa.insert(t.batches), rows)
+        connection.execute(sa.insert(t.payloads), payloads)
+    return last + len(rows)
+
+
+def _insert_rejects(connection: sa.Connection, stream: int, log: str, seq: int, reasons: Mapping[int, str]) -> None:
+    rows = [
+        {"log": log, "id": number, "stream": stream, "seq": seq, "reason": reason} for number, reason in reasons.items()
+    ]
+    if rows:
+        connection.execute(sa.insert(t.rejects), rows)
