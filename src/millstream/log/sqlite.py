@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.durable import sync_folder
 from millstream.log import sqlite_statements as sql
 from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
 from millstream.log.errors import (
@@ -48,7 +49,8 @@ class SqliteBackend:
         self._path = path.absolute()
         self._clock = clock
         self._read_only = read_only
-        self._writing = threading.RLock()
+        self._writing = threading.Lock()
+        self._lending = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
         self._numbers: dict[str, int] = {}
         self._closed = False
@@ -59,7 +61,8 @@ class SqliteBackend:
         with self._translated():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._connect()
-            self._prepare()
+            if not self._is_prepared():
+                self._prepare()
 
     @property
     def url(self) -> str:
@@ -149,7 +152,7 @@ class SqliteBackend:
             return {key[len(prefix) :]: State(version, value) for key, version, value in rows}
 
     def close(self) -> None:
-        with self._writing:
+        with self._writing, self._lending:
             if self._closed:
                 return
             self._closed = True
@@ -164,26 +167,34 @@ class SqliteBackend:
         )
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -8192")
+        connection.execute(f"PRAGMA journal_size_limit = {sql.WAL_BYTES_KEPT}")
         return connection
 
-    def _prepare(self) -> None:
+    def _is_prepared(self) -> bool:
         (version,) = self._writer.execute("PRAGMA user_version").fetchone()
         if version > sql.VERSION:
             raise StorageError(
                 f"{self._path} is a log store of format {version}; this Millstream reads format {sql.VERSION}. "
                 "Install a newer one"
             )
-        if version == sql.VERSION:
-            return
+        (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
+        return bool(version == sql.VERSION and mode == "wal")
+
+    def _prepare(self) -> None:
+        """Make the tables of a new file; of several processes that try at once, one does."""
         if self._read_only:
             raise LogNotFoundError(f"{self._path} is no log store")
-        if self._writer.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise StorageError(f"{self._path} is a database of something else; name another file")
         self._writer.execute(f"PRAGMA page_size = {sql.PAGE_SIZE}")
-        self._writer.execute("PRAGMA journal_mode = WAL")
         with self._transaction() as db:
-            for statement in sql.SCHEMA:
-                db.execute(statement)
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    raise StorageError(f"{self._path} is a database of something else; name another file")
+                for statement in sql.SCHEMA:
+                    db.execute(statement)
+        self._writer.execute("PRAGMA journal_mode = WAL")
+        sync_folder(self._path.parent)
+        sync_folder(self._path.parent.parent)
 
     def _number(self, db: sqlite3.Connection, log: str) -> int:
         number = self._numbers.get(log)
@@ -209,7 +220,7 @@ class SqliteBackend:
                 self._give_back(connection)
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
-        with self._writing:
+        with self._lending:
             if not self._closed:
                 self._readers.append(connection)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 VERSION = 1
 PAGE_SIZE = 8192
+WAL_BYTES_KEPT = 64 << 20  # what a large commit has made of the write-ahead log is cut to this
 
 SCHEMA = (
     """

@@ -147,6 +147,8 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._failure is not None:
+            self._reported = True  # what went wrong is under way already
         self.close()
 
     def __reduce__(self) -> str:
