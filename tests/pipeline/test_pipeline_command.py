@@ -30,7 +30,7 @@ WriteLog = Callable[..., list[Message]]
 
 @pytest.fixture
 def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A node's folder with one recorded item; its commands run in the tests' own Spark session."""
+    """A node's folder with one recorded item and one anchored file; its commands run in the tests' own Spark session."""
 
     @contextlib.contextmanager
     def shared(_: Node) -> Iterator[SparkSession]:
@@ -38,7 +38,7 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Node, "spark", shared)
     with Node.open(Settings(data=str(tmp_path))) as node:
-        assert list(node.cas.cids()) == []  # the folder of the files is made when they are first asked for
+        node.cas.put(b"a file")
         store = node.providers["primary"]
         store.create_space("docs")
         info = store.put("docs", "readme", io.BytesIO(b"read me"))
@@ -101,7 +101,7 @@ def test_findings_are_lines_for_people(data: Path, capfd: pytest.CaptureFixture[
 def test_inventory_lists_every_space(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", "inventory", "--data", str(data), "--json"]) == 0
     (told,) = lines(capfd)
-    assert (told["job"], told["rows_out"], told["bytes"]) == ("inventory", 1, 7)
+    assert (told["job"], told["rows_out"], told["bytes"]) == ("inventory", 2, 13)
 
 
 def test_there_is_no_report_before_the_first_sweep(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
