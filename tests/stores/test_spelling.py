@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -73,3 +76,11 @@ def test_a_name_that_we_would_not_write_is_not_read(name: str) -> None:
 
 def test_hidden_names_are_escaped_so_that_no_space_hides_our_own_folder() -> None:
     assert spell_name(".millstream") == "%2Emillstream"
+
+
+def test_the_format_document_spells_as_we_do() -> None:
+    document = Path(__file__).parents[2] / "docs" / "formats" / "local-store.md"
+    rows = re.findall(r'^\| `(".*")` \| `(.*)` \|$', document.read_text("utf-8"), re.MULTILINE)
+    assert len(rows) >= 8
+    for content_id, path in rows:
+        assert "/".join(spellings(json.loads(content_id))[0]) == path

@@ -14,6 +14,7 @@ from millstream.core.cid import CidError, digest_from_cid, is_cid
 from millstream.core.clock import SystemClock
 from millstream.core.durable import sync_folder
 from millstream.stores.checks import check_promise, check_properties
+from millstream.stores.folders import make_root
 from millstream.stores.hashing import copy_stream
 from millstream.stores.listing import Listing
 from millstream.stores.names import check_content_id, check_space, order_key
@@ -51,7 +52,7 @@ class CasStore:
         self._listing = Listing(str(self._root), SystemClock(), depth=0)
         if create:
             with translated(f"making the folder {self._root}"):
-                self._root.mkdir(parents=True, exist_ok=True)
+                make_root(self._root)
 
     @property
     def url(self) -> str:
@@ -71,7 +72,7 @@ class CasStore:
         if space != CAS_SPACE:
             raise RefusedError(f"{self.url} has the one space {CAS_SPACE!r}; {space!r} cannot be made in it")
         with translated(f"making the folder {self._root}"):
-            self._root.mkdir(parents=True, exist_ok=True)
+            make_root(self._root)
 
     def delete_space(self, space: str) -> None:
         self._require_space(space)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from millstream.stores.protocol import ChecksumMismatchError, StoreInputError
 
+MAX_PROPERTY_BYTES = 1024 * 1024
+
 
 def check_promise(content_id: str, sha256: str, promised: str | None) -> None:
     """Raise :class:`ChecksumMismatchError` where the bytes that came hash to another *sha256* than was *promised*."""
@@ -17,7 +19,7 @@ def check_promise(content_id: str, sha256: str, promised: str | None) -> None:
 
 
 def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """A copy of *properties*, which must be UTF-8 text under names that are not empty.
+    """A copy of *properties*: UTF-8 text under names that are not empty, at most 1 MiB in all.
 
     Raises :class:`StoreInputError`.
     """
@@ -27,7 +29,16 @@ def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
             raise StoreInputError(
                 f"the property {name!r} cannot be kept: names and values are UTF-8 text, names not empty"
             )
+    size = sum(len(name.encode("utf-8")) + len(value.encode("utf-8")) for name, value in copied.items())
+    if size > MAX_PROPERTY_BYTES:
+        raise StoreInputError(f"the properties have {size:,} bytes; at most {MAX_PROPERTY_BYTES:,} are kept")
     return copied
+
+
+def check_mimetype(mimetype: str) -> None:
+    """Raise :class:`StoreInputError` where *mimetype* is empty, too long, or not printable text."""
+    if not (0 < len(mimetype) <= 255 and mimetype.isprintable()):
+        raise StoreInputError(f"{mimetype[:100]!r} is no mimetype; write one such as text/plain")
 
 
 def _is_text(value: object) -> bool:

@@ -6,6 +6,9 @@ import errno
 import os
 import stat
 from collections.abc import Sequence
+from pathlib import Path
+
+from millstream.core.durable import sync_folder
 
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_RDONLY
 
@@ -30,6 +33,15 @@ def make_folder(root: str, names: Sequence[str], *, existing: int = 0) -> int:
         except FileNotFoundError:
             folder = _make(folder, name)
     return folder
+
+
+def make_root(root: Path) -> None:
+    """Make the folder *root*, and those above it, where they are missing; durably."""
+    if root.is_dir():
+        return
+    make_root(root.parent)
+    root.mkdir(exist_ok=True)
+    sync_folder(root.parent)
 
 
 def remove_empty_folders(root: str, names: Sequence[str], keep: int) -> None:

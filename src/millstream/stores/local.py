@@ -6,6 +6,7 @@ The layout, and what a crash can leave, are described in ``docs/formats/local-st
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +16,10 @@ from typing import BinaryIO
 import msgspec
 
 from millstream.core.clock import SystemClock
-from millstream.stores.checks import check_promise, check_properties
+from millstream.stores.checks import check_mimetype, check_promise, check_properties
 from millstream.stores.descriptions import Descriptions
 from millstream.stores.drafts import Draft
-from millstream.stores.folders import make_folder, open_folder, remove_empty_folders
+from millstream.stores.folders import make_folder, make_root, open_folder, remove_empty_folders
 from millstream.stores.hashing import copy_stream
 from millstream.stores.listing import Listing
 from millstream.stores.local_writer import HIDDEN, LocalWriter
@@ -60,7 +61,7 @@ class LocalStore:
         self._writer = LocalWriter(self._root)
         if create:
             with translated(f"making the folder {self._root}"):
-                Path(self._root).mkdir(parents=True, exist_ok=True)
+                make_root(Path(self._root))
 
     @property
     def url(self) -> str:
@@ -83,7 +84,7 @@ class LocalStore:
     def create_space(self, space: str) -> None:
         check_space(space)
         with translated(f"making the space {space!r} in {self._url}"):
-            Path(self._root).mkdir(parents=True, exist_ok=True)
+            make_root(Path(self._root))
             os.close(make_folder(self._root, (spell_name(space),)))
 
     def delete_space(self, space: str) -> None:
@@ -130,6 +131,7 @@ class LocalStore:
     ) -> ItemInfo:
         check_content_id(content_id)
         kept = check_properties(properties)
+        check_mimetype(mimetype)
         self._require_space(space)
         with translated(f"putting {content_id!r} into {self._url}/{space}"), self._writer.draft() as draft:
             digests = copy_stream(source, draft.file)
@@ -269,9 +271,12 @@ def _info(content_id: str, status: os.stat_result, description: Description) -> 
 
 
 def _remove_folders(space: Path) -> None:
-    for folder, _, files in os.walk(space, topdown=False):
-        if files:
-            raise SpaceNotEmptyError(
-                f"{folder} holds files that are no content items, {files[0]!r} first; move them away"
-            )
-        Path(folder).rmdir()
+    """Remove a space's folder and the empty ones in it."""
+    for folder, _, _ in os.walk(space, topdown=False):
+        try:
+            Path(folder).rmdir()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            left = min(path.name for path in Path(folder).iterdir())
+            raise SpaceNotEmptyError(f"{folder} holds {left!r}, which is no content item; move it away") from error

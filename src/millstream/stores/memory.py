@@ -11,7 +11,7 @@ from typing import BinaryIO
 import msgspec
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.stores.checks import check_promise, check_properties
+from millstream.stores.checks import check_mimetype, check_promise, check_properties
 from millstream.stores.hashing import copy_stream
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.protocol import (
@@ -122,6 +122,7 @@ class MemoryStore:
     ) -> ItemInfo:
         check_content_id(content_id)
         kept = check_properties(properties)
+        check_mimetype(mimetype)
         self._space(space)
         sink = io.BytesIO()
         digests = copy_stream(source, sink)

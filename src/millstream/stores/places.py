@@ -41,15 +41,9 @@ class Place:
 def find_place(root: str, paths: Sequence[tuple[str, ...]]) -> Place | None:
     """The first of *paths* (relative to *root*) where a plain file is."""
     for path in paths:
-        try:
-            folder = open_folder(root, path[:-1])
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        place = Place(path, folder, None)
-        place.status = place.look()
-        if place.status is not None:
+        place = _look_at(root, path)
+        if place is not None:
             return place
-        os.close(folder)
     return None
 
 
@@ -67,6 +61,20 @@ def make_place(root: str, paths: Sequence[tuple[str, ...]]) -> Place:
             return Place(path, folder, None)
         os.close(folder)
     raise NotADirectoryError(f"something that is no content item is in the way of {'/'.join(paths[-1])}")
+
+
+def _look_at(root: str, path: tuple[str, ...]) -> Place | None:
+    try:
+        folder = open_folder(root, path[:-1])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    status = None
+    try:
+        status = file_status(folder, path[-1])
+    finally:
+        if status is None:
+            os.close(folder)
+    return None if status is None else Place(path, folder, status)
 
 
 def _is_folder(folder: int, name: str) -> bool:

@@ -1,6 +1,7 @@
 """The seam of storage providers: spaces of content items with properties.
 
-Every implementation passes :class:`millstream.testing.stores.StoreConformance`.
+Every implementation passes :class:`millstream.testing.stores.StoreConformance`, or, where it is content-addressed,
+:class:`millstream.testing.stores.CommonStoreConformance`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Store(Protocol):
     ) -> AbstractContextManager[BinaryIO]:
         """The bytes, or *length* of them from *start*.
 
-        Raises :class:`ItemNotFoundError`, :class:`SpaceNotFoundError`.
+        Raises :class:`ItemNotFoundError`, :class:`SpaceNotFoundError`; reading them may raise :class:`StoreError`.
         """
         ...
 

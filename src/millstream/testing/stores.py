@@ -349,11 +349,16 @@ class StoreConformance(CommonStoreConformance):
         assert self.read(store, "item") == b"grain"
         assert store.set_properties(self.space, "item", {}).properties == {}
 
-    @pytest.mark.parametrize("properties", [{"": "nameless"}, {"name": "\ud800"}])
+    @pytest.mark.parametrize("properties", [{"": "nameless"}, {"name": "\ud800"}, {"name": "x" * (1 << 20)}])
     def test_properties_that_cannot_be_kept_are_refused(self, store: Store, properties: dict[str, str]) -> None:
         with pytest.raises(StoreInputError):
             store.put(self.space, "item", io.BytesIO(b"grain"), properties=properties)
         assert store.entries(self.space) == []
+
+    @pytest.mark.parametrize("mimetype", ["", "text/\ud800", "text/plain\n", "x" * 256])
+    def test_a_mimetype_that_cannot_be_is_refused(self, store: Store, mimetype: str) -> None:
+        with pytest.raises(StoreInputError):
+            store.put(self.space, "item", io.BytesIO(b"grain"), mimetype=mimetype)
 
     def test_a_put_over_an_item_replaces_all_of_it(self, store: Store) -> None:
         store.put(self.space, "item", io.BytesIO(b"grain" * 100), mimetype="text/plain", properties={"old": "yes"})
