@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
@@ -67,6 +67,7 @@ def test_an_event_older_than_the_row_is_ignored_and_one_of_equal_or_later_time_w
     assert other.modified == row.modified
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([A, B]), st.sampled_from("xyz")), max_size=12))
 def test_the_last_event_in_time_decides_in_whatever_order_events_arrive(drawn: list[tuple[bool, str, str]]) -> None:
     events = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from millstream.mill.producer import GROUP, duplication_rounds, plan_space_dupli
 from millstream.mill.recorder import record_space
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.mill.workers import WorkerManager
-from millstream.stores import StoreUnavailableError
+from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.testing.faulty_store import UnavailableStore
 
 TO_2 = Pair("1", "2")
@@ -131,6 +132,15 @@ def test_the_record_of_a_source_is_what_its_provider_took_and_not_what_lies_ther
     assert record_space(world.providers, world.manifest, "1", "s").recorded == 2
     assert record_space(world.providers, world.manifest, "1", "s").recorded == 0
     assert world.manifest.get("1", "s", "a").sha256 == world.stores["1"].info("s", "a").checksum()
+
+
+def test_the_size_of_damaged_bytes_does_not_become_the_record(world: Any, tmp_path: Path) -> None:
+    world.stores["1"] = LocalStore(tmp_path)
+    fill(world, "1", ["a"])
+    record_space(world.providers, world.manifest, "1", "s")
+    world.stores["1"].path_of("s", "a").write_bytes(b"cut")
+    record_space(world.providers, world.manifest, "1", "s")
+    assert world.manifest.get("1", "s", "a").size == 4
 
 
 def test_an_item_that_left_the_listing_is_not_taken_for_deleted(world: Any) -> None:

@@ -20,7 +20,7 @@ from millstream.mill.repairer import Repairer, RepairProcessor
 from millstream.mill.report import ReportResult
 from millstream.mill.sweep import check_space
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
-from millstream.stores import CasStore, LocalStore, StoreUnavailableError
+from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
 
@@ -146,6 +146,29 @@ def test_p8_a_copy_that_cannot_be_kept_in_quarantine_stays_as_it_is(world: Any, 
     healing = repairer(world).repair("cas", cid)
     assert "could not be kept in quarantine" in healing.refused[0].reason
     assert (tmp_path / "cas" / cid).read_bytes() == bad
+
+
+def test_a_rotted_file_of_a_mounted_cas_is_healed_and_kept_in_its_store(world: Any, tmp_path: Path) -> None:
+    (tmp_path / "cas").mkdir()
+    world.stores["1"] = MountedStore(world.stores["1"], {"cas": CasStore(tmp_path / "cas")})
+    cid = cid_of(BODY)
+    for store in "12":
+        world.put(Place(store, "cas", cid), BODY)
+    flip_bit(tmp_path / "cas" / cid)
+    event = repairer(world).repair("cas", cid).events[0]
+    assert (event.store, event.healed, event.good) == ("1", True, "2")
+    assert (tmp_path / "cas" / cid).read_bytes() == BODY
+    assert world.has(Place("1", QUARANTINE, event.quarantined or ""))
+
+
+def test_a_very_long_id_has_room_in_quarantine(world: Any) -> None:
+    name = "/".join(["x" * 100] * 10)
+    for store in "123":
+        world.put(Place(store, "s", name), BODY)
+    flip_bit(world.stores["2"].path_of("s", name))
+    event = repairer(world).repair("s", name).events[0]
+    assert event.healed
+    assert world.stores["2"].info(QUARANTINE, event.quarantined).properties["from-content-id"] == name
 
 
 def test_a_write_that_reads_back_wrong_is_no_healing(world: Any) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy import create_engine
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.place import Place
 from millstream.mill.processor import Registry, Result, Sink
@@ -115,6 +116,19 @@ def test_d24_a_task_that_no_processor_takes_is_dead_with_the_reason(world: Any) 
     world.queue("low").put([encode_task(Duplicate("1", "2", "s", "c"))])
     manager(world, Scripted()).run_until_drained()
     assert "no processor is registered for tasks of kind 'Duplicate'" in world.queue("low").dead()[0].cause
+
+
+def test_a_task_that_fails_for_a_transient_reason_waits_longer_each_time(world: Any) -> None:
+    def no_answer(_name: str, _attempt: int) -> Result | None:
+        started.append(world.clock.monotonic())
+        raise NoAnswerError
+
+    started: list[float] = []
+    world.queue("low").put([task("c")])
+    tally = manager(world, Scripted(no_answer), transient_first=10.0).run_until_drained()
+    first, second, third = started
+    assert (10 <= second - first < 12, 60 <= third - second < 62) == (True, True)
+    assert (tally.failed, tally.dead) == (2, 1)
 
 
 def test_a_redriven_task_gets_its_attempts_anew(world: Any) -> None:
@@ -340,6 +354,7 @@ import sqlalchemy as sa
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Manifest
 from millstream.mill.processor import Registry, Sink
 from millstream.mill.providers import Providers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from millstream.mill.duplication import Act, Action, End, Record, Side, clean_properties, decide
-from millstream.mill.errors import DuplicationError
+from millstream.mill.errors import DuplicationError, NoAnswerError
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.place import Place
 from millstream.mill.processor import Result
@@ -40,7 +40,10 @@ class DuplicationProcessor:
         self._manifest = manifest
 
     def process(self, task: Duplicate, attempt: int) -> Result:  # noqa: ARG002
-        """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text."""
+        """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
+
+        It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything.
+        """
         source, destination = self._look(task.source, task), self._look(task.destination, task)
         action = decide(task.space, task.content_id, source, destination, self._record(task, source))
         if action.act in (Act.FAIL, Act.RETRY):
@@ -147,4 +150,5 @@ class DuplicationProcessor:
 
 def _failure(task: Duplicate, action: Action, answer: str) -> DuplicationError:
     where = f"{task.content_id!r} in space {task.space!r} from store {task.source!r} to store {task.destination!r}"
-    return DuplicationError(f"{action.row}: {action.reason} ({where})" + (f": {answer}" if answer else ""))
+    kind = NoAnswerError if action.act == Act.RETRY else DuplicationError
+    return kind(f"{action.row}: {action.reason} ({where})" + (f": {answer}" if answer else ""))

@@ -25,6 +25,12 @@ class DuplicationError(MillError):
     """The content item could not be brought in line with its source."""
 
 
+class NoAnswerError(DuplicationError):
+    """A provider did not answer, all retries used; the same task may succeed later."""
+
+    transient = True
+
+
 class RepairError(MillError):
     """The copy could not be healed."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.mill.joining import groups, outer_join
-from millstream.mill.manifest import Event, Manifest
+from millstream.mill.manifest import Event, Manifest, ManifestRow
 from millstream.mill.place import Place
 from millstream.mill.providers import Providers
 
@@ -28,8 +28,8 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
     it is not listed: a tombstone comes from whoever deletes (promise P8).
     """
     listed = recorded = without = 0
-    for group in groups(_unrecorded(providers, manifest, store, space), 1000):
-        found = [_event(providers, Place(store, space, content_id)) for content_id, known in group if not known]
+    for group in groups(_listed(providers, manifest, store, space), 1000):
+        found = [_event(providers, Place(store, space, name), row) for name, row, known in group if not known]
         events = [event for event in found if event is not None and event.sha256]
         manifest.record(events)
         listed += len(group)
@@ -38,18 +38,22 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
     return Recorded(listed, recorded, without)
 
 
-def _unrecorded(providers: Providers, manifest: Manifest, store: str, space: str) -> Iterator[tuple[str, bool]]:
-    """Each listed id, and whether the manifest knows this version of it."""
+def _listed(
+    providers: Providers, manifest: Manifest, store: str, space: str
+) -> Iterator[tuple[str, ManifestRow | None, bool]]:
+    """Each listed id, its row, and whether that row is of this version of the item."""
     for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan(store, space)):
         if entry is None:
             continue
         known = row is not None and not row.deleted and row.size == entry.size
-        yield content_id, known and row is not None and (entry.modified is None or entry.modified <= row.modified)
+        yield content_id, row, known and row is not None and (entry.modified is None or entry.modified <= row.modified)
 
 
-def _event(providers: Providers, place: Place) -> Event | None:
+def _event(providers: Providers, place: Place, row: ManifestRow | None) -> Event | None:
     info = providers.find(place)
     if info is None:
         return None
     at = info.modified if info.modified is not None else providers.clock.now()
-    return Event(place.store, place.space, place.content_id, at, info.checksum(), info.size, info.mimetype)
+    same = row is not None and not row.deleted and row.sha256 == info.checksum()
+    size = row.size if same and row is not None else info.size  # the size of damaged bytes is no record
+    return Event(place.store, place.space, place.content_id, at, info.checksum(), size, info.mimetype)

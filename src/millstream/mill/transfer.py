@@ -20,6 +20,10 @@ WRITE_ATTEMPTS = 4
 """How often a destination is written that confirms another checksum (reference mill, D17)."""
 
 
+MAX_ID_BYTES = 1024
+"""The longest content id that every store takes, in bytes of UTF-8."""
+
+
 class HashingReader(io.RawIOBase):
     """Reads from *source* and knows the SHA-256 and size of what has been read."""
 
@@ -98,11 +102,12 @@ def set_aside(providers: Providers, place: Place, reason: str) -> Place | None:
 def quarantine(providers: Providers, place: Place, reason: str) -> Place | None:
     """Copy what lies at *place* into the quarantine of its store, whatever its bytes are; None where nothing is there.
 
-    Its name is ``<space>/<content id>/<microseconds>``, its properties say where it came from and why.
+    Its name is ``<space>/<content id>/<microseconds>`` (with the id's SHA-256 where that is too long); its properties
+    say where it came from and why.
     """
     store = providers[place.store]
     now = providers.clock.now()
-    kept = Place(place.store, QUARANTINE, f"{place.space}/{place.content_id}/{now}")
+    kept = Place(place.store, QUARANTINE, _quarantine_id(place, now))
     note = {"from-space": place.space, "from-content-id": place.content_id, "reason": reason}
 
     def keep() -> None:
@@ -115,6 +120,13 @@ def quarantine(providers: Providers, place: Place, reason: str) -> Place | None:
     except NotFoundError:
         return None
     return kept
+
+
+def _quarantine_id(place: Place, now: int) -> str:
+    name = f"{place.space}/{place.content_id}/{now}"
+    if len(name.encode()) <= MAX_ID_BYTES:
+        return name
+    return f"{place.space}/{hashlib.sha256(place.content_id.encode()).hexdigest()}/{now}"
 
 
 def _copy_once(

@@ -41,14 +41,16 @@ class WorkerSettings(msgspec.Struct, frozen=True):
 
     ``visibility`` is the length of a lease, extended at half time while its task is not settled; for so long the tasks
     of a worker that was killed stay hidden. Finished tasks are settled in groups: at ``group`` tasks, or ``linger``
-    after the first. An idle manager looks again after ``idle_first``, twice as long each time up to ``idle_longest``
-    (seed document: 1 to 8 minutes).
+    after the first. A task that failed goes to the back of its queue; for a transient reason it waits there, at first
+    for ``transient_first``, then six times as long. An idle manager looks again after ``idle_first``, twice as long
+    each time up to ``idle_longest`` (seed document: 1 to 8 minutes).
     """
 
     threads: int = 8
     visibility: float = 30.0
     group: int = 64
     linger: float = 0.1
+    transient_first: float = 10.0
     idle_first: float = 60.0
     idle_longest: float = 480.0
 
@@ -243,10 +245,14 @@ class WorkerManager:
                 job.queue.dead_letter(job.lease, cause=f"{type(error).__name__}: {error}")
                 self.tally.dead += 1
             else:
-                job.queue.nack(job.lease)
+                job.queue.nack(job.lease, delay=self._penalty(job.lease.attempts, error))
                 self.tally.failed += 1
         except LeaseLostError:
             self.tally.lost += 1
+
+    def _penalty(self, attempts: int, error: BaseException) -> float:
+        transient = isinstance(error, MillstreamError) and error.transient
+        return self._settings.transient_first * 6.0 ** (attempts - 1) if transient else 0.0
 
     def _await_delayed(self, seconds: float) -> bool:
         """Sleep for at most a second if a task is delayed or in other hands; False if nothing is left."""
