@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +13,8 @@ from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Event
 from millstream.testing.batching import plain_batches
 
 LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
 
 
 class BatcherMachine(RuleBasedStateMachine):
@@ -90,4 +93,4 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 TestBatcherMachine = BatcherMachine.TestCase
-TestBatcherMachine.settings = settings(max_examples=20_000 if LONG else 200, stateful_step_count=25, deadline=None)
+TestBatcherMachine.settings = settings(max_examples=10_000 if LONG else 150, stateful_step_count=25, deadline=None)

@@ -16,7 +16,9 @@ from millstream.batching import BatchConfig, Batcher, Event
 from millstream.testing.batching import plain_batches
 
 LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
-many = settings(max_examples=200_000 if LONG else 500, deadline=None)
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
+many = settings(max_examples=50_000 if LONG else 500, deadline=None)
 
 SPAN = 120
 
@@ -294,17 +296,20 @@ def test_p1_every_one_of_the_delay_assignments_of_four_events_has_one_outcome(sp
 
 @many
 @given(scenarios(), st.data())
-def test_faithful_conserves_every_record_and_fits_the_window_too(scenario, data):
+def test_faithful_conserves_every_record_fits_the_window_and_survives_restarts(scenario, data):
     rules, events = scenario
     config = BatchConfig(rules.window, rules.max_delay, rules.lead, mode="faithful")
-    batcher, batches, rejects = Batcher.of(config), [], []
-    for event in sorted(events, key=lambda event: event.received_at):
+    stream = sorted(events, key=lambda event: event.received_at)
+    whole = Batcher.of(config)
+    expected = [whole.receive_many(stream), whole.flush()]
+    batcher, outcomes = Batcher.of(config), []
+    for event in stream:
         if data.draw(st.booleans()):
             batcher = Batcher.restore(batcher.snapshot())
-        outcome = batcher.receive(event)
-        batches += outcome.batches
-        rejects += outcome.rejects
-    batches += batcher.flush().batches
-    ended = [number for batch in batches for number in batch.events] + [reject.rejected for reject in rejects]
-    assert sorted(ended) == [event.id for event in events]
+        outcomes.append(batcher.receive(event))
+    outcomes.append(batcher.flush())
+    batches = [batch for outcome in outcomes for batch in outcome.batches]
+    rejects = [reject for outcome in outcomes for reject in outcome.rejects]
+    assert batches == [batch for outcome in expected for batch in outcome.batches]
+    assert sorted([n for b in batches for n in b.events] + [r.rejected for r in rejects]) == [e.id for e in events]
     assert all(batch.events and batch.end - batch.start <= config.window for batch in batches)

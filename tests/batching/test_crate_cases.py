@@ -150,3 +150,16 @@ def test_faithful_depends_on_arrival_where_order_free_does_not():
 
     assert members(Batcher(50, 50, mode="faithful"), in_order) != members(Batcher(50, 50, mode="faithful"), swapped)
     assert members(Batcher(50, 50), in_order) == members(Batcher(50, 50), swapped) == ["a:5 b:10"]
+
+
+def test_faithful_moves_a_member_that_stands_exactly_in_the_middle():
+    batcher, events = Batcher(50, 20, mode="faithful"), spelled("a:0@1 b:5@6 a:10@11")
+    batcher.receive_many(events)
+    assert [respelled(events, batch.events) for batch in batcher.advance(100).batches] == ["a:0", "b:5 a:10"]
+
+
+def test_faithful_closes_a_batch_that_ends_between_two_ticks_on_the_later_one():
+    batcher, events = Batcher(50, 20, mode="faithful"), spelled("a:0@1 a:11@12")
+    batcher.receive_many(events)
+    assert batcher.advance(25) == ([], [])
+    assert [(batch.events, batch.closed_at) for batch in batcher.advance(26).batches] == [((1,), 26)]

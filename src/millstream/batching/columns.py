@@ -41,6 +41,15 @@ REJECT_SCHEMA = pa.schema(
 FARTHEST = 2**60
 """Times and rules must stay below this, either way from zero, so that no sum of them overflows 64 bits."""
 
+_KINDS = {
+    "id": "int64",
+    "event_time": "int64",
+    "received_at": "int64",
+    "source": "string",
+    "key": "string",
+    "digest": "string",
+}
+
 
 class History(NamedTuple):
     """The batches (:data:`BATCH_SCHEMA`, by source and start) and rejects (:data:`REJECT_SCHEMA`) of *events*.
@@ -107,7 +116,7 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
 
 
 def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
-    table = pa.table(events) if isinstance(events, pa.Table) else pa.Table.from_batches([events])
+    table = events if isinstance(events, pa.Table) else pa.Table.from_batches([events])
     if "digest" not in table.column_names:
         table = table.append_column("digest", pa.array([""], pa.string()).take(np.zeros(len(table), np.int64)))
     for name, kind in _KINDS.items():
@@ -119,16 +128,6 @@ def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
     source, sources = _ranked(table["source"])
     key, _ = _ranked(table["key"])
     return _Columns(table, time, received_at, source, key, sources)
-
-
-_KINDS = {
-    "id": "int64",
-    "event_time": "int64",
-    "received_at": "int64",
-    "source": "string",
-    "key": "string",
-    "digest": "string",
-}
 
 
 def _check(table: pa.Table, name: str, kind: str) -> None:

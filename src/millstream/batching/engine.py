@@ -11,10 +11,10 @@ from millstream.batching.event import Cut, Event, Outcome, Row
 
 
 class OpenState(msgspec.Struct, frozen=True, array_like=True):
-    """One open batch in a snapshot. ``borders`` are doubled event times (faithful mode only), else empty."""
+    """One open batch in a snapshot. ``borders`` are doubled event times, which only the faithful mode has."""
 
     rows: list[Row]
-    borders: tuple[int, int] | None = None
+    borders: tuple[int, int] = (0, 0)
     cut: Cut = "window"
 
 

@@ -175,5 +175,4 @@ def _copy_of(kept: Row, row: Row) -> Reject:
 
 
 def _restored(state: OpenState) -> _Open:
-    assert state.borders is not None
     return _Open(*state.borders, state.cut, {row[1]: row for row in state.rows})
