@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
-from millstream.anchoring.database import chunks
+from millstream.anchoring.database import among
 from millstream.anchoring.files import check_reason
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import Added
@@ -51,21 +51,14 @@ def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
 
 
 def _known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for some in chunks(names):
-        query = sa.select(t.batches.c.batch, t.batches.c.root).where(
-            t.batches.c.log == log, t.batches.c.batch.in_(some)
-        )
-        found.update((row.batch, row.root) for row in connection.execute(query))
-    return found
+    query = sa.select(t.batches.c.batch, t.batches.c.root)
+    query = query.where(t.batches.c.log == log, among(t.batches.c.batch, names))
+    return {row.batch: row.root for row in connection.execute(query)}
 
 
-def _known_rejects(connection: sa.Connection, log: str, numbers: Mapping[int, str]) -> set[int]:
-    found: set[int] = set()
-    for some in chunks(numbers):
-        query = sa.select(t.rejects.c.id).where(t.rejects.c.log == log, t.rejects.c.id.in_(some))
-        found.update(connection.execute(query).scalars())
-    return found
+def _known_rejects(connection: sa.Connection, log: str, numbers: Iterable[int]) -> set[int]:
+    query = sa.select(t.rejects.c.id).where(t.rejects.c.log == log, among(t.rejects.c.id, numbers))
+    return set(connection.execute(query).scalars())
 
 
 def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:

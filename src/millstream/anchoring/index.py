@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring.content import AnchorContent
-from millstream.anchoring.database import chunks, metadata, writing
+from millstream.anchoring.database import among, metadata, writing
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.screening import Member, flat_ids, refusals
 
@@ -240,12 +240,9 @@ class AnchorIndex:
         return found
 
     def _anchored_batches(self, log: str, names: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
         column = _batches.c
-        for some in chunks(names):
-            query = sa.select(column.batch, column.number).where(column.log == log, column.batch.in_(some))
-            found.update((row.batch, row.number) for row in self._rows(query.where(column.reason.is_(None))))
-        return found
+        query = sa.select(column.batch, column.number).where(column.log == log, among(column.batch, names))
+        return {row.batch: row.number for row in self._rows(query.where(column.reason.is_(None)))}
 
     def _location(self, number: int, ordinal: int) -> Location | None:
         row = self._row(_locations().where(_batches.c.number == number, _batches.c.ordinal == ordinal))

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
 from millstream.anchoring.accepting import accept
-from millstream.anchoring.database import chunks, metadata, writing
+from millstream.anchoring.database import among, metadata, writing
 from millstream.anchoring.errors import JournalBusyError
 from millstream.anchoring.files import Part
 from millstream.anchoring.records import EncodedBatch
@@ -99,8 +99,7 @@ class Journal:
         values = [{"at": seq, "why": why} for seq, why in reasons.items()]
         with writing(self._engine) as connection:
             connection.execute(update.values(reason=sa.bindparam("why")), values)
-            for some in chunks(reasons):
-                connection.execute(_KEEP_IDS.where(t.payloads.c.seq.in_(some)))
+            connection.execute(_KEEP_IDS.where(among(t.payloads.c.seq, reasons)))
 
     def prepare(self, plan: Plan) -> Cut:
         """Write the cut down before anything of it leaves this database.
