@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -22,6 +23,7 @@ from millstream.log.surroundings import Surroundings
 ACK_SECONDS = 0.1
 """Acknowledgements are stored at the latest this long after they were made: the window of promise P3."""
 
+_RETRY_SECONDS = 5.0  # after the store has refused
 _POLL_SECONDS = (0.001, 0.05)  # how often a follower looks for messages of other processes: at first, at rest
 
 
@@ -120,7 +122,7 @@ class Reader:
                 self._frontier.add_ids(ids)
             if not self._dirty:
                 self._dirty = True
-                self._keeper.after(ACK_SECONDS, self.flush)
+                self._keeper.after(ACK_SECONDS, self._flush_later)
 
     def flush(self) -> None:
         """Store what was acknowledged, now. Raises :class:`FencedError`."""
@@ -151,6 +153,10 @@ class Reader:
     def __reduce__(self) -> str:
         raise TypeError("a reader stays in its process; open the store by its URL in the other one")
 
+    def _flush_later(self) -> None:
+        with contextlib.suppress(FencedError):  # the next acknowledgement tells
+            self.flush()
+
     def _take_place(self) -> tuple[Position, int]:
         while True:
             state = self._backend.get_state(self._log, self._key)
@@ -160,7 +166,9 @@ class Reader:
 
     def _deliver(self, max_messages: int, columns: Sequence[str] | None) -> Iterator[Batch]:
         self._end = self._backend.head(self._log).last_id
-        for ids in self._frontier.missing(IdRange(self._next, self._end)):
+        with self._lock:
+            parts = self._frontier.missing(IdRange(self._next, self._end))
+        for ids in parts:
             blocks = scan_blocks(self._backend, self._log, ids)
             for batch in cut_batches(self._log, blocks, ids, max_messages=max_messages, columns=columns):
                 with self._lock:
@@ -196,7 +204,7 @@ class Reader:
         except BaseException:
             with self._lock:
                 self._dirty = True
-            self._keeper.after(ACK_SECONDS, self.flush)
+            self._keeper.after(_RETRY_SECONDS, self._flush_later)
             raise
         if stored:
             self._version += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.batch import Batch
@@ -16,20 +17,39 @@ _JOINED = 65_536  # messages, at most
 
 
 def scan_blocks(backend: Backend, log: str, ids: IdRange) -> Iterator[Block]:
-    """The blocks that hold *ids*, in order, none left out.
+    """The blocks that hold *ids*, in order, none left out; the next few MiB are fetched while these are used.
 
     Raises :class:`CorruptBlockError`, :class:`MissingBlockError`.
     """
-    expected = ids.first
-    while expected <= ids.last:
-        stored = backend.read(log, expected, ids.last, max_bytes=FETCH_BYTES)
-        if not stored:
-            raise MissingBlockError(log, expected, ids.last)
-        for block in stored:
-            if block.first_id > expected:
-                raise MissingBlockError(log, expected, block.first_id - 1)
-            yield open_block(log, block)
-            expected = block.last_id + 1
+    if not len(ids):
+        return
+    stored = _fetch(backend, log, ids)
+    if stored[-1].last_id >= ids.last:
+        yield from _checked(log, ids.first, stored)
+        return
+    with ThreadPoolExecutor(1, "millstream-log-read-ahead") as thread:
+        while True:
+            rest = IdRange(stored[-1].last_id + 1, ids.last)
+            ahead = thread.submit(_fetch, backend, log, rest) if len(rest) else None
+            yield from _checked(log, ids.first, stored)
+            if ahead is None:
+                return
+            stored, ids = ahead.result(), rest
+
+
+def _fetch(backend: Backend, log: str, ids: IdRange) -> Sequence[StoredBlock]:
+    stored = backend.read(log, ids.first, ids.last, max_bytes=FETCH_BYTES)
+    if not stored:
+        raise MissingBlockError(log, ids.first, ids.last)
+    return stored
+
+
+def _checked(log: str, expected: int, stored: Sequence[StoredBlock]) -> Iterator[Block]:
+    for block in stored:
+        if block.first_id > expected:
+            raise MissingBlockError(log, expected, block.first_id - 1)
+        yield open_block(log, block)
+        expected = block.last_id + 1
 
 
 def open_block(log: str, stored: StoredBlock) -> Block:

@@ -1,0 +1,101 @@
+"""The frame of the benchmarks: pairing, medians, ratios, and the document they are written into."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from millstream.bench import BENCHMARKS
+from millstream.bench.frame import Comparison, Contender, Report, Sample, load_benchmark, measure, run_benchmark
+from millstream.bench.log import LogBench
+from millstream.bench.machine import this_machine
+from millstream.bench.markdown import number, put_section
+from millstream.cli.bench import bench
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.errors import InputError
+
+
+def contender(name: str, values: list[float], turns: list[str]) -> Contender:
+    left = iter(values)
+
+    def run() -> Sample:
+        turns.append(name)
+        return Sample(next(left), {"p99 ms": 2.0})
+
+    return Contender(name, run)
+
+
+def comparison(turns: list[str]) -> Comparison:
+    contenders = [contender("theirs", [10, 20, 40], turns), contender("ours", [30, 40, 400], turns)]
+    return Comparison("Writing", "messages/s", "durable", contenders)
+
+
+def test_contenders_run_turn_by_turn_and_ratios_are_formed_within_a_round() -> None:
+    turns: list[str] = []
+    result = measure(comparison(turns), 3, lambda _: None)
+    assert turns == ["theirs", "ours"] * 3
+    theirs, ours = result.rows
+    assert (theirs.median, theirs.ratio) == (20, 1)
+    assert (ours.median, ours.ratio) == (40, 3), "the median of 3, 2 and 10, not the ratio of the medians"
+    assert ours.figures == {"p99 ms": 2.0}
+
+
+def test_every_benchmark_has_a_purpose_and_comparisons() -> None:
+    for name in BENCHMARKS:
+        module = load_benchmark(name)
+        assert module.__doc__
+        assert callable(module.comparisons)
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(InputError, match="log, batching"):
+        run_benchmark("speed", size="small", runs=1, clock=VirtualClock(), show=lambda _: None)
+
+
+def report(median: float) -> Report:
+    turns: list[str] = []
+    result = measure(comparison(turns), 2, lambda _: None)
+    return Report("log", "Purpose.", "small", 2, 0, median, this_machine(), (result,))
+
+
+def test_a_section_replaces_its_predecessor_and_leaves_the_others_alone() -> None:
+    document = put_section("# Mine\n\nText.\n", report(1))
+    other = document.replace("benchmark log", "benchmark other").replace("end log", "end other")
+    both = put_section(other, report(1))
+    again = put_section(both, report(99))
+    assert again.count("<!-- benchmark log -->") == 1
+    assert "It took 99 s." in again
+    assert again.startswith("# Mine")
+    assert "<!-- end other -->" in again
+    assert "| ours | 35 | 2.50× | 2 |" in again
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1_234_567.0, "1,235,000"), (123.4, "123"), (12.34, "12.3"), (0.0456, "0.0456"), (0, "0")]
+)
+def test_numbers_show_the_digits_that_mean_something(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_the_benchmark_of_the_log_does_the_work_it_times(tmp_path: Path) -> None:
+    log = LogBench(tmp_path, SystemClock())
+    pool = [b"test"] * 65_536
+    for found in (log.write_packs(4, pool, 200, 3200), log.read(4, pool, 1), log.wait(3)):
+        for row in measure(found, 1, lambda _: None).rows:
+            assert row.median > 0
+    assert list(itertools.islice(tmp_path.iterdir(), 1)) == [], "its files are removed"
+
+
+def test_the_command_writes_json_and_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[str] = []
+    monkeypatch.setattr("millstream.bench.log.comparisons", lambda size, folder: iter([comparison(turns)]))
+    files = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]
+    done = CliRunner().invoke(bench, ["log", "--runs", "2", *files], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert json.loads((tmp_path / "r.json").read_bytes())["results"][0]["rows"][1]["contender"] == "ours"
+    assert "| ours | 35 | 2.50× | 2 |" in (tmp_path / "r.md").read_text("utf-8")
+    assert "Writing" in done.stdout

@@ -1,0 +1,74 @@
+"""What the package's first page shows runs as shown; background chores end with those who need them."""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import threading
+
+import millstream.log
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, open_store
+from millstream.log.housekeeper import Housekeeper
+
+
+def test_the_example_of_the_package_runs() -> None:
+    found = doctest.testmod(millstream.log)
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def chores() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "millstream-log-housekeeper"]
+
+
+def test_a_store_that_was_dropped_leaves_no_thread_behind() -> None:
+    before = len(chores())
+    log = open_store("memory://").log(LogSpec("weather"))
+    log.writer().append([b"a"])
+    assert len(chores()) == before + 1
+    del log
+    gc.collect()
+    assert len(chores()) == before
+
+
+def test_a_log_outlives_the_name_of_its_store() -> None:
+    log = open_store("memory://").log(LogSpec("weather"))
+    gc.collect()
+    with log.writer() as writer:
+        ids = writer.append_nowait([b"a"])
+        assert ids is not None
+        writer.durable(ids.last, timeout=30)
+
+
+class Chore:
+    def __init__(self) -> None:
+        self.done = threading.Event()
+
+    def fail(self) -> None:
+        raise ValueError("a chore that fails")
+
+    def do(self) -> None:
+        self.done.set()
+
+
+def test_a_chore_that_fails_does_not_stop_the_others() -> None:
+    keeper, chore = Housekeeper(SystemClock()), Chore()
+    keeper.after(0, chore.fail)
+    keeper.after(0, chore.do)
+    assert chore.done.wait(30)
+    keeper.close()
+    keeper.after(0, chore.fail)
+
+
+def test_what_was_dropped_is_not_called() -> None:
+    keeper, last = Housekeeper(SystemClock()), Chore()
+    dropped = Chore()
+    done = dropped.done
+    keeper.after(0.05, dropped.do)
+    del dropped
+    gc.collect()
+    keeper.after(0.06, last.do)
+    assert last.done.wait(30)
+    assert not done.is_set()
+    keeper.close()
