@@ -22,8 +22,9 @@ from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.place import Place
 from millstream.mill.processor import Registry, Result, Sink
+from millstream.mill.settling import FAILURES, Tally
 from millstream.mill.tasks import BitCheck, Duplicate, QueueName, Repair, Task, decode_task, encode_task
-from millstream.mill.workers import FAILURES, MOST_LEASES, TAKE, Tally, WorkerManager, WorkerSettings
+from millstream.mill.workers import MOST_LEASES, TAKE, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 

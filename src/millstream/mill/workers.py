@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -20,17 +20,17 @@ from millstream.core.errors import MillstreamError
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.mill.errors import MillError
 from millstream.mill.processor import Registry, Result, Sink
+from millstream.mill.settling import Job, Settler, Tally
 from millstream.mill.tasks import decode_task
 from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
+
+__all__ = ["MOST_LEASES", "RESERVE", "TAKE", "PoisonError", "Tally", "WorkerManager", "WorkerSettings"]
 
 TAKE = 10
 """Tasks in one take (seed document: "reading up to 10 tasks at a time")."""
 
 RESERVE = 4
 """Tasks taken for each thread, so that none waits for a commit of the queue."""
-
-FAILURES = 3
-"""A task that has failed so often is set aside (seed document: "If it has failed three times")."""
 
 MOST_LEASES = 10
 """A task leased so often without an end seems to bring its workers down, and is set aside unread."""
@@ -55,24 +55,6 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     idle_longest: float = 480.0
 
 
-class Tally(msgspec.Struct):
-    """What a manager has done so far. ``waiting`` tasks asked to be done again later."""
-
-    done: int = 0
-    failed: int = 0
-    dead: int = 0
-    waiting: int = 0
-    lost: int = 0
-
-
-class _Job(msgspec.Struct, eq=False):
-    queue: WorkQueue
-    lease: Lease
-    extend_at: float
-    future: Future[Result] | None = None
-    finished_at: float | None = None
-
-
 class WorkerManager:
     """Works on *queues* (the first comes first) with the processors of *registry*, and writes results to *sink*.
 
@@ -92,15 +74,18 @@ class WorkerManager:
     ) -> None:
         self._queues = list(queues)
         self._registry = registry
-        self._sink = sink
         self._clock = clock
         self._settings = settings
-        self._metrics = metrics or NoMetrics()
         self._on_progress = on_progress
         self._changed = threading.Condition()
         self._stopping = False
-        self._jobs: list[_Job] = []
-        self.tally = Tally()
+        self._jobs: list[Job] = []
+        self._settler = Settler(sink, metrics or NoMetrics(), settings.transient_first)
+
+    @property
+    def tally(self) -> Tally:
+        """What has been done so far."""
+        return self._settler.tally
 
     def stop(self) -> None:
         """Take no more tasks; :meth:`run` returns when those that run have ended. Safe in a signal handler."""
@@ -154,17 +139,17 @@ class WorkerManager:
                 job.future.add_done_callback(lambda _, job=job: self._finished(job))  # type: ignore[misc]
         return taken
 
-    def _lease(self, queue: WorkQueue) -> list[_Job]:
+    def _lease(self, queue: WorkQueue) -> list[Job]:
         extend_at = self._clock.monotonic() + self._settings.visibility / 2
         leases = queue.lease(TAKE, visibility=self._settings.visibility)
-        return [_Job(queue, lease, extend_at) for lease in leases]
+        return [Job(queue, lease, extend_at) for lease in leases]
 
     def _process(self, lease: Lease) -> Result:
         if lease.attempts > MOST_LEASES:
             raise PoisonError(f"leased {lease.attempts} times and never settled: it seems to bring its workers down")
         return self._registry.process(decode_task(lease.body), lease.attempts)
 
-    def _finished(self, job: _Job) -> None:
+    def _finished(self, job: Job) -> None:
         with self._changed:
             job.finished_at = self._clock.monotonic()
             self._changed.notify_all()
@@ -196,7 +181,7 @@ class WorkerManager:
             except LeaseLostError:
                 self._lose(job)
 
-    def _lose(self, job: _Job) -> None:
+    def _lose(self, job: Job) -> None:
         """Somebody else may have the task now: its result is dropped."""
         if job.future is not None:
             job.future.cancel()
@@ -204,55 +189,13 @@ class WorkerManager:
         self.tally.lost += 1
 
     def _settle(self) -> None:
-        """Write down what finished tasks found, then acknowledge them; failed ones go back, or to the dead letters."""
         finished = [job for job in self._jobs if job.finished_at is not None]
         if not finished:
             return
-        good = [(job, result) for job in finished if (result := _result(job)) is not None]
-        self._sink.settle([result for _, result in good])
-        for queue in self._queues:
-            self._acknowledge(queue, [job.lease for job, result in good if job.queue is queue and result.again is None])
-        for job, result in good:
-            if result.again is not None:
-                self._give_back(job, result.again)
-        for job, error in _failures(finished):
-            self._fail(job, error)
+        self._settler.settle(finished)
         self._jobs = [job for job in self._jobs if job not in finished]
         if self._on_progress is not None:
             self._on_progress(self.tally)
-
-    def _acknowledge(self, queue: WorkQueue, leases: list[Lease]) -> None:
-        if not leases:
-            return
-        try:
-            queue.ack(leases)
-        except LeaseLostError:
-            self.tally.lost += 1
-        self.tally.done += len(leases)
-        self._metrics.count("mill_tasks_done", len(leases), queue=queue.name)
-
-    def _give_back(self, job: _Job, delay: float) -> None:
-        try:
-            job.queue.nack(job.lease, delay=delay)
-            self.tally.waiting += 1
-        except LeaseLostError:
-            self.tally.lost += 1
-
-    def _fail(self, job: _Job, error: BaseException) -> None:
-        self._metrics.count("mill_tasks_failed", queue=job.queue.name)
-        try:
-            if job.lease.attempts >= FAILURES:
-                job.queue.dead_letter(job.lease, cause=f"{type(error).__name__}: {error}")
-                self.tally.dead += 1
-            else:
-                job.queue.nack(job.lease, delay=self._penalty(job.lease.attempts, error))
-                self.tally.failed += 1
-        except LeaseLostError:
-            self.tally.lost += 1
-
-    def _penalty(self, attempts: int, error: BaseException) -> float:
-        transient = isinstance(error, MillstreamError) and error.transient
-        return self._settings.transient_first * 6.0 ** (attempts - 1) if transient else 0.0
 
     def _await_delayed(self, seconds: float) -> bool:
         """Sleep for at most a second if a task is delayed or in other hands; False if nothing is left."""
@@ -272,15 +215,18 @@ class WorkerManager:
         """After a stop: tasks that wait for a thread go back to their queues, those that run are settled."""
         for job in [job for job in self._jobs if job.future is not None and job.future.cancel()]:
             self._jobs.remove(job)
-            self._give_back(job, 0.0)
+            self._settler.give_back(job)
         while self._jobs:
-            with self._changed:
-                while all(job.finished_at is None for job in self._jobs):
-                    self._clock.wait(
-                        self._changed, max(0.0, min(job.extend_at for job in self._jobs) - self._clock.monotonic())
-                    )
+            self._await_end()
             self._extend()
             self._settle()
+
+    def _await_end(self) -> None:
+        """Wait until a task has ended or a lease has to be extended."""
+        with self._changed:
+            seconds = min(job.extend_at for job in self._jobs) - self._clock.monotonic()
+            if seconds > 0 and all(job.finished_at is None for job in self._jobs):
+                self._clock.wait(self._changed, seconds)
 
     def _abandon(self) -> None:
         """The manager itself fails or is interrupted: give everything back, so that nobody waits for leases to end."""
@@ -295,16 +241,3 @@ class WorkerManager:
 
 class PoisonError(MillError):
     """The task seems to bring its workers down."""
-
-
-def _result(job: _Job) -> Result | None:
-    if job.future is None or job.future.exception() is not None:
-        return None
-    return job.future.result()
-
-
-def _failures(jobs: Sequence[_Job]) -> Iterator[tuple[_Job, BaseException]]:
-    for job in jobs:
-        error = job.future.exception() if job.future is not None else None
-        if error is not None:
-            yield job, error
