@@ -15,6 +15,7 @@ from millstream.core.canonical import canonical_json
 from millstream.core.cid import cid_of
 from millstream.core.clock import VirtualClock
 from millstream.testing.batches import make_batch, make_batches
+from millstream.testing.cas import flip, truncate, vanish
 
 
 class Forge:
@@ -258,16 +259,19 @@ def test_an_invalid_anchor_does_not_stop_those_after_it(road: Any, forge: Forge)
     assert [what[:2] for what in road.index.invalid()] == [(1, None)]
 
 
-def test_damage_of_the_storage_stops_the_observer_and_says_nothing_of_the_anchor(road: Any, forge: Forge) -> None:
+@pytest.mark.parametrize("damage", [flip, truncate, vanish])
+@pytest.mark.parametrize("kind", ["manifest", "batches"])
+def test_damage_of_the_storage_stops_the_observer_and_says_nothing_of_the_anchor(
+    road: Any, forge: Forge, kind: str, damage: Any
+) -> None:
     manifest = forge.manifest(GOOD)
     forge.anchor(manifest)
-    uri = msgspec.json.decode(manifest)["files"][0]["uri"]
-    good = (road.cas.root / uri).read_bytes()
-    (road.cas.root / uri).write_bytes(good[:-1])
-    with pytest.raises(ObservationBlockedError, match=f"anchor 1 cannot be read: file {uri} is damaged"):
+    uri = cid_of(manifest) if kind == "manifest" else msgspec.json.decode(manifest)["files"][0]["uri"]
+    road.faults.spoil(uri, damage)
+    with pytest.raises(ObservationBlockedError, match=f"anchor 1 cannot be read: (no )?file {uri}"):
         road.observer.observe()
     assert road.index.anchor(1) is None
-    (road.cas.root / uri).write_bytes(good)
+    road.faults.put((road.cas.root / uri).read_bytes())
     assert road.observer.observe().position == 1
     assert road.index.anchor(1).reason is None
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
-from millstream.anchoring.cas import Cas
+from millstream.anchoring.cas import Cas, checked, not_found
 from millstream.anchoring.errors import (
     CasDamagedError,
     CasNotFoundError,
@@ -94,18 +94,42 @@ class CasConformance:
         assert len(cas.get(cid, LIMIT + 1)) == LIMIT + 1
 
 
+Damage = Callable[[bytes], bytes | None]
+"""What decay makes of the bytes of a file; None where it is gone."""
+
+
+def flip(data: bytes) -> bytes:
+    """One bit in the middle is the other way round."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def truncate(data: bytes) -> bytes:
+    """The last byte is gone."""
+    return data[:-1]
+
+
+def vanish(_: bytes) -> None:
+    """The file is gone."""
+
+
 class FaultyCas:
     """Storage that behaves like *base* until told otherwise; its faults are what disks and networks do.
 
     :meth:`fail_next` and :meth:`fail_after` make calls raise :class:`CasUnavailableError`; ``lose_writes`` confirms
-    writes that never happen.
+    writes that never happen. :meth:`spoil` lets a file decay, with :func:`flip`, :func:`truncate` or :func:`vanish`.
     """
 
     def __init__(self, base: Cas) -> None:
         self._base = base
         self._successes = 0
         self._failures: float = 0
+        self._spoiled: dict[str, Damage] = {}
         self.lose_writes = False
+
+    def spoil(self, cid: str, damage: Damage) -> None:
+        """Let *damage* happen to the bytes of *cid* whenever they are read, until they are put again."""
+        self._spoiled[cid] = damage
 
     def fail_next(self, calls: int = 1) -> None:
         """Let the next *calls* calls fail, and those after them succeed."""
@@ -122,15 +146,22 @@ class FaultyCas:
         self._trip()
         if self.lose_writes:
             return [cid_of(data) for data in files]
-        return self._base.put_many(files)
+        cids = self._base.put_many(files)
+        for cid in cids:
+            self._spoiled.pop(cid, None)
+        return cids
 
     def get(self, cid: str, limit: int) -> bytes:
         self._trip()
-        return self._base.get(cid, limit)
+        data = self._base.get(cid, limit)
+        spoiled = self._spoiled.get(cid, bytes)(data)
+        if spoiled is None:
+            raise not_found(cid)
+        return checked(cid, spoiled, limit)
 
     def has(self, cid: str) -> bool:
         self._trip()
-        return self._base.has(cid)
+        return self._base.has(cid) and self._spoiled.get(cid) is not vanish
 
     def cids(self) -> Iterator[str]:
         self._trip()
