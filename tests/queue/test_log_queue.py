@@ -15,7 +15,7 @@ import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.message import Message
-from millstream.log import Log, LogSpec, WriterBusyError, open_store
+from millstream.log import Log, LogError, LogSpec, WriterBusyError, open_store
 from millstream.queue import DamagedQueueError, LeaseLostError, LogWorkQueue
 from millstream.queue.snapshot import POINTER
 
@@ -200,3 +200,18 @@ def check_leases(log: Log, told: Told, open_tasks: set[int]) -> set[int]:
         assert lease.attempts > told.attempts[task]
         told.attempts[task] = lease.attempts
     return set(leases)
+
+
+def test_a_snapshot_that_fails_does_not_fail_what_was_asked_for(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(consumer: str, last_id: int) -> None:
+        raise LogError("the disk is full")
+
+    with LogWorkQueue(log, snapshot_after=3) as queue:
+        monkeypatch.setattr(log, "set_pointer", refuse)
+        queue.put([b"task"] * 4)
+        assert "snapshot of the queue tasks failed" in caplog.text
+        assert queue.depth().ready == 4
+    with LogWorkQueue(log) as queue:
+        assert queue.depth().ready == 4

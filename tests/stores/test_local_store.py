@@ -137,6 +137,8 @@ class TestPlantedLinks:
         assert store.spaces() == ["space"]
         assert not store.has_space("linked")
         with pytest.raises(SpaceNotFoundError):
+            store.entries("linked")
+        with pytest.raises(SpaceNotFoundError):
             store.put("linked", "item", io.BytesIO(b""))
         with pytest.raises(StoreError):
             store.create_space("linked")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Self
 
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.message import Message
-from millstream.log import Log
+from millstream.log import Log, LogError
 from millstream.queue.events import Acked, Died, Event, Extended, Leased, Nacked, Redriven, event_message, put_message
 from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
 from millstream.queue.snapshot import POINTER, recover, snapshot_messages
 
 SNAPSHOT_AFTER = 20_000
 """Messages after which the next snapshot is due; more where more tasks are open than that."""
+
+_log = logging.getLogger(__name__)
 
 
 class LogWorkQueue:
@@ -165,7 +168,10 @@ class LogWorkQueue:
         """Wait until everything up to message *number* is durable. The lock is not held: callers share the commit."""
         self._writer.durable(number)
         if self._since_snapshot >= self._snapshot_after:
-            self._take_snapshot()
+            try:
+                self._take_snapshot()
+            except LogError:  # what the caller asked for is durable; the next snapshot is due soon
+                _log.exception("a snapshot of the queue %s failed", self.name)
 
     def _take_snapshot(self) -> None:
         with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import secrets
@@ -16,7 +15,7 @@ from millstream.core.durable import sync_folder
 from millstream.stores.checks import check_promise, check_properties
 from millstream.stores.folders import make_root
 from millstream.stores.hashing import copy_stream
-from millstream.stores.listing import Listing
+from millstream.stores.listing import Listing, first_entries
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
 from millstream.stores.places import Place, find_place
@@ -80,16 +79,9 @@ class CasStore:
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         self._require_space(space)
-        found: list[Entry] = []
         with translated(f"listing {self.url}"):
-            for key, names in self._listing.walk((), order_key(prefix), order_key(after)):
-                if len(names) == 1 and is_cid(names[0]):
-                    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-                        status = (self._root / names[0]).lstat()
-                        found.append(Entry(key.decode("ascii"), status.st_size, status.st_mtime_ns // 1000))
-                if len(found) >= limit:
-                    break
-        return found
+            items = self._listing.walk((), order_key(prefix), order_key(after))
+            return first_entries(str(self._root), (item for item in items if is_cid("/".join(item[1]))), limit)
 
     def info(self, space: str, content_id: str) -> ItemInfo:
         with self._place(space, content_id) as place:

@@ -1,7 +1,7 @@
 """Drafts: files of a local store that are being written and are not in place yet.
 
-Every process that writes has a folder of its own under ``drafts``, beside a lock file that it holds for as long as it
-lives. Whoever starts writing clears away the folders of the dead.
+Every store object that writes has a folder of its own under ``drafts``, beside a lock file that it holds for as long as
+it lives. Whoever starts writing clears away the folders of the dead.
 """
 
 from __future__ import annotations

@@ -6,17 +6,19 @@ order, for as long as the folder's time of change proves that it still holds the
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from millstream.core.clock import Clock
 from millstream.stores.folders import open_folder
 from millstream.stores.names import MAX_CONTENT_ID_BYTES
+from millstream.stores.protocol import Entry
 from millstream.stores.spelling import FLAT_FOLDER, read_flat_name, read_name, spellings
 
 Names = tuple[str, ...]
@@ -39,6 +41,9 @@ class _Folder:
     folders: set[int]  # positions that are folders; natural ones have keys that end with "/"
     pieces: list[int]  # positions of folders whose keys end in mid-segment, or are empty
 
+    def __len__(self) -> int:
+        return len(self.keys) + 1  # an empty folder takes room, too
+
 
 class Listing:
     """The ordered ids of spaces, whose folders are *depth* names below *root*. Thread-safe."""
@@ -46,6 +51,7 @@ class Listing:
     def __init__(self, root: str, clock: Clock, *, depth: int = 1) -> None:
         self._root, self._clock, self._depth = root, clock, depth
         self._known: OrderedDict[Names, _Folder] = OrderedDict()
+        self._known_names = 0
         self._lock = threading.Lock()
 
     def walk(self, space: Names, prefix: bytes, after: bytes) -> Iterator[tuple[bytes, Names]]:
@@ -98,12 +104,24 @@ class Listing:
 
     def _remember(self, path: Names, folder: _Folder) -> None:
         with self._lock:
+            replaced = self._known.pop(path, None)
             self._known[path] = folder
-            self._known.move_to_end(path)
-            total = sum(len(known.keys) for known in self._known.values())
-            while total > _REMEMBERED_NAMES and len(self._known) > 1:
+            self._known_names += len(folder) - (len(replaced) if replaced else 0)
+            while self._known_names > _REMEMBERED_NAMES and len(self._known) > 1:
                 _, oldest = self._known.popitem(last=False)
-                total -= len(oldest.keys)
+                self._known_names -= len(oldest)
+
+
+def first_entries(root: str, items: Iterable[tuple[bytes, Names]], limit: int) -> list[Entry]:
+    """The first *limit* of the *items* of a walk that are still there."""
+    found: list[Entry] = []
+    for key, names in items if limit > 0 else ():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
+            status = os.lstat("/".join((root, *names)))
+            found.append(Entry(key.decode("utf-8"), status.st_size, status.st_mtime_ns // 1000))
+        if len(found) >= limit:
+            break
+    return found
 
 
 class _Cursor:

@@ -21,7 +21,7 @@ from millstream.stores.descriptions import Descriptions
 from millstream.stores.drafts import Draft
 from millstream.stores.folders import make_folder, make_root, open_folder, remove_empty_folders
 from millstream.stores.hashing import copy_stream
-from millstream.stores.listing import Listing
+from millstream.stores.listing import Listing, first_entries
 from millstream.stores.local_writer import HIDDEN, LocalWriter
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
@@ -96,25 +96,18 @@ class LocalStore:
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         check_space(space)
-        found: list[Entry] = []
         with self._in_space(space):
-            walk = self._listing.walk((spell_name(space),), order_key(prefix), order_key(after))
-            for key, names in walk:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # gone meanwhile
-                    status = os.lstat("/".join((self._root, *names)))
-                    found.append(Entry(key.decode("utf-8"), status.st_size, status.st_mtime_ns // 1000))
-                if len(found) >= limit:
-                    break
-        return found
+            items = self._listing.walk((spell_name(space),), order_key(prefix), order_key(after))
+            return first_entries(self._root, items, limit)
 
     def info(self, space: str, content_id: str) -> ItemInfo:
-        with self._in_space(space, content_id), self._place(space, content_id) as place:
+        with self._in_space(space), self._place(space, content_id) as place:
             status, description = self._describe(space, content_id, place)
         return _info(content_id, status, description)
 
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
         check_range(start, length)
-        with self._in_space(space, content_id), self._place(space, content_id) as place:
+        with self._in_space(space), self._place(space, content_id) as place, self._there(space, content_id):
             file = place.open()
         return io.BufferedReader(RangeReader(file, start, length))
 
@@ -145,7 +138,7 @@ class LocalStore:
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
         check_content_id(content_id)
         kept = check_properties(properties)
-        with self._in_space(space, content_id), self._writer.lock(content_id), self._place(space, content_id) as place:
+        with self._in_space(space), self._writer.lock(content_id), self._place(space, content_id) as place:
             status, description = self._describe(space, content_id, place)
             description = msgspec.structs.replace(description, properties=kept)
             self._write_sidecar(space, Sidecar(content_id, (description,)))
@@ -158,15 +151,15 @@ class LocalStore:
 
     def delete(self, space: str, content_id: str) -> None:
         check_content_id(content_id)
-        with self._in_space(space, content_id), self._writer.lock(content_id):
-            with self._place(space, content_id) as place:
+        with self._in_space(space), self._writer.lock(content_id):
+            with self._place(space, content_id) as place, self._there(space, content_id):
                 place.remove()
             self._descriptions.remove(spell_name(space), content_id)
             remove_empty_folders(self._root, place.path[:-1], keep=1)
 
     def path_of(self, space: str, content_id: str) -> Path:
         """The file that holds the bytes of a content item. Raises :class:`ItemNotFoundError`."""
-        with self._in_space(space, content_id), self._place(space, content_id) as place:
+        with self._in_space(space), self._place(space, content_id) as place:
             return Path(self._root, *place.path)
 
     def _replace(self, space: str, content_id: str, draft: Draft, new: Description, create_only: bool) -> None:
@@ -226,14 +219,20 @@ class LocalStore:
         return ItemNotFoundError(f"there is no {content_id!r} in {self._url}/{space}")
 
     @contextlib.contextmanager
-    def _in_space(self, space: str, content_id: str | None = None) -> Iterator[None]:
-        """Make "no such file" a missing space or item, and other operating system errors store errors."""
+    def _there(self, space: str, content_id: str) -> Iterator[None]:
+        """Make a file that vanished after it was found a missing item."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._no_item(space, content_id) from error
+
+    @contextlib.contextmanager
+    def _in_space(self, space: str) -> Iterator[None]:
+        """Make errors of the operating system store errors, first of all that there is no such space."""
         with translated(f"using {self._url}/{space}"):
             try:
                 yield
-            except FileNotFoundError as error:
-                if content_id is not None:
-                    raise self._no_item(space, content_id) from error
+            except (FileNotFoundError, NotADirectoryError):
                 self._require_space(space)
                 raise
 

@@ -225,6 +225,7 @@ class CommonStoreConformance(abc.ABC):
         middle = expected[12][0]
         assert [entry.content_id for entry in store.entries(self.space, after=middle, limit=1)] == [expected[13][0]]
         assert store.entries(self.space, prefix=middle)[0].content_id == middle
+        assert store.entries(self.space, limit=0) == []
 
     def test_copying_an_item_onto_itself_keeps_it(self, store: Store) -> None:
         content_id = self.put(store, b"grain").content_id
