@@ -210,8 +210,9 @@ def test_a_snapshot_that_fails_does_not_fail_what_was_asked_for(
 
     with LogWorkQueue(log, snapshot_after=3) as queue:
         monkeypatch.setattr(log, "set_pointer", refuse)
-        queue.put([b"task"] * 4)
+        queue.put([b"task"])
+        queue.nack(queue.lease(1, visibility=30)[0])
         assert "snapshot of the queue tasks failed" in caplog.text
-        assert queue.depth().ready == 4
+        assert queue.depth().ready == 1
     with LogWorkQueue(log) as queue:
-        assert queue.depth().ready == 4
+        assert queue.lease(1, visibility=30)[0].attempts == 2
