@@ -128,7 +128,8 @@ def test_a_change_that_is_not_duplicated_yet_is_not_undone(world: Any) -> None:
 
 def test_without_policies_every_store_counts_as_a_source(world: Any) -> None:
     world.put(item("2"), b"rewritten", record=False)
-    assert "rewritten" in repairer(world, sources=None).plan("s", "folder/item 0").reasons[0]
+    for sources in (None, lambda _: frozenset()):
+        assert "rewritten" in repairer(world, sources=sources).plan("s", "folder/item 0").reasons[0]
     assert [cure.store for cure in repairer(world).plan("s", "folder/item 0").cures] == ["2"]
 
 
@@ -190,8 +191,11 @@ def test_a_write_that_reads_back_wrong_is_no_healing(world: Any) -> None:
 def test_a_provider_that_does_not_answer_leaves_the_repair_to_be_tried_again(world: Any) -> None:
     remove(path(world, item("2")))
     world.stores["2"] = UnavailableStore(world.stores["2"], when=lambda call: call.method == "put")
+    flip_bit(path(world, item("1")))
     with pytest.raises(StoreUnavailableError):
         repairer(world).repair("s", "folder/item 0")
+    (event,) = RepairLog(world.engine).last()
+    assert (event.store, event.healed) == ("1", True)
 
 
 def test_a_check_task_hands_a_finding_to_repair_where_another_copy_is_recorded_good(world: Any) -> None:

@@ -45,8 +45,8 @@ class Healing(msgspec.Struct, frozen=True):
 class Repairer:
     """Heals the copies of content items, one item at a time. Every fault ends healed, or refused with a reason.
 
-    *sources* tells which stores are sources of a space; without it every store counts as one, and rewritten copies
-    are left alone everywhere. What is done is written to the manifest and to *log*.
+    *sources* tells which stores are sources of a space; where it names none, every store counts as one, and rewritten
+    copies are left alone everywhere. What is done is written to the manifest and to *log*.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Repairer:
             return _refusal("the manifest knows no copy of it, or only deleted ones")
         if len(sums) > 1:
             return _refusal("the manifest has different sums for its copies: duplicate it first")
-        sources = self._sources(space) if self._sources is not None else {row.store for row in rows}
+        sources = (self._sources(space) if self._sources else None) or {row.store for row in rows}
         return plan_repair(sums.pop(), [self._look(row, row.store in sources) for row in rows])
 
     def repair(self, space: str, content_id: str, reason: str = "") -> Healing:
@@ -75,10 +75,13 @@ class Repairer:
         Raises :class:`StoreUnavailableError` where a provider does not answer for now.
         """
         plan = self.plan(space, content_id)
-        events = [self._heal(plan, cure, Place(cure.store, space, content_id), reason) for cure in plan.cures]
-        events += [self._event(Place("", space, content_id), refusal) for refusal in plan.reasons]
-        self._manifest.apply([_check_result(event) for event in events if event.healed])
-        self._log.append(events)
+        events = [self._event(Place("", space, content_id), refusal) for refusal in plan.reasons]
+        try:
+            for cure in plan.cures:
+                events.append(self._heal(plan, cure, Place(cure.store, space, content_id), reason))
+        finally:
+            self._manifest.apply([_check_result(event) for event in events if event.healed])
+            self._log.append(events)
         return Healing(plan, tuple(events))
 
     def _look(self, row: ManifestRow, source: bool) -> Copy:
