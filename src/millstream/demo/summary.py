@@ -15,11 +15,9 @@ from rich.table import Table
 from millstream.core.durable import write_durably
 from millstream.demo.charts import band_chart, bar_chart
 from millstream.demo.figures import Figures
+from millstream.demo.hours import Hours
 from millstream.demo.page import draw_page
 from millstream.demo.plan import DemoPlan
-
-HOUR_SECONDS = 3600
-MICROSECONDS = 1_000_000
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -136,12 +134,12 @@ def write_page(summary: Summary, path: Path) -> None:
 def _charts(summary: Summary) -> list[str]:
     log = summary.plan.log
     charts = [
-        _hourly(f"messages per hour in the log {stage.stage.removeprefix('publish-')}", stage.facts["per_hour"])
+        _hourly(f"messages per hour in the log {stage.stage.removeprefix('publish-')}", stage.facts)
         for stage in summary.stages
         if stage.stage.startswith("publish-")
     ]
-    charts.append(_hourly(f"batches per hour of the log {log}", summary.facts("batch")["per_hour"]))
-    rates = [(stage.title, stage.seconds, f"{stage.seconds:,.1f} s, {stage.rate:,.0f}/s") for stage in summary.stages]
+    charts.append(_hourly(f"batches per hour of the log {log}", summary.facts("batch")))
+    rates = [(stage.title, stage.seconds, _pace(stage)) for stage in summary.stages]
     charts.append(bar_chart(rates, title="seconds and rate of each stage"))
     covered = [
         (f"{row['store']} / {row['space']}", 100 * row["coverage"], f"{row['coverage']:.1%} of {row['listed']:,}")
@@ -150,10 +148,16 @@ def _charts(summary: Summary) -> list[str]:
     return [*charts, bar_chart(covered, title="coverage of the last sweep, by store and space", most=100)]
 
 
-def _hourly(title: str, counts: Sequence[int]) -> str:
-    if not counts:
+def _pace(stage: Figures) -> str:
+    return f"{stage.seconds:,.1f} s" + (f", {stage.rate:,.0f}/s" if stage.counts else "")
+
+
+def _hourly(title: str, facts: Mapping[str, Any]) -> str:
+    hours = msgspec.convert(facts["per_hour"], Hours)
+    if not hours.counts:
         return f"<p>{title}: the hours are too far apart to draw</p>"
-    return band_chart(np.array(counts), title=title, first="first hour", last=f"hour {len(counts):,}")
+    first, last = hours.span
+    return band_chart(np.array(hours.counts), title=title, first=first, last=last)
 
 
 def _verdict(spaces: Sequence[Mapping[str, Any]]) -> str:

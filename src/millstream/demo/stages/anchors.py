@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from millstream.demo.errors import DemoError
+from millstream.demo.hours import Hours
 from millstream.demo.road import Done, Walk
-from millstream.demo.stages.publish import HOUR
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 
 GROUP = 5_000
@@ -30,7 +30,8 @@ def batch_log(walk: Walk) -> Done:
     messages = walk.figures[f"publish-{walk.plan.log}"].counts["messages"]
     if batched + reasons.total() != messages:
         raise DemoError(f"{messages} messages, but {batched} in batches and {reasons.total()} rejected")
-    facts = {"rejected": dict(reasons), "messages": messages, "per_hour": _per_hour(starts)}
+    hours = Hours.of(np.array(starts, np.int64))
+    facts = {"rejected": dict(reasons), "messages": messages, "per_hour": msgspec.to_builtins(hours)}
     counts = {"messages": messages, "batches": len(starts), "in batches": batched, "rejected": reasons.total()}
     return Done(counts, job.record.bytes, facts)
 
@@ -79,11 +80,3 @@ def _rules(walk: Walk) -> Mapping[str, Any]:
 def _check(holds: bool, otherwise: str) -> None:
     if not holds:
         raise DemoError(otherwise)
-
-
-def _per_hour(starts: list[int]) -> list[int]:
-    hours = np.array(starts, np.int64) // HOUR
-    if not len(hours) or int(hours.max() - hours.min()) >= 200_000:
-        return []
-    counts: list[int] = np.bincount(hours - hours.min()).tolist()
-    return counts
