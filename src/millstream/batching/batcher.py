@@ -59,7 +59,7 @@ class Batcher:
     def receive_many(self, events: Iterable[Event]) -> Outcome:
         """Take *events*, in any order (``faithful``: in the order in which they are processed).
 
-        Late and future records are refused at once, copies when their event time settles. A batch is closed here
+        Late and future records are refused at once, copies by the time their batch closes. A batch is closed here
         only where an earlier :meth:`advance` has made it certain. Raises
         :class:`~millstream.batching.errors.BoundBrokenError` where a record was received before the clock, and
         :class:`~millstream.batching.errors.FlushedError` after :meth:`flush`; none of *events* is taken then.
