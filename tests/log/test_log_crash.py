@@ -39,6 +39,8 @@ def kills(size: str) -> int:
     return 1000 if size == "long" else 20
 
 
+@pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, kills: int) -> None:
     draw = random.Random(2)
     confirmed_sequence = checked = 0
@@ -54,6 +56,8 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, kills: i
             checked = check_sequence(store, checked, writer.sequence)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_p2_durability_holds_for_threads_that_share_commits(url: str, kills: int) -> None:
     draw = random.Random(3)
     for _ in range(max(kills // 5, 3)):

@@ -12,6 +12,7 @@ import statistics
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -19,6 +20,7 @@ from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import (
     DamagedLogError,
     FencedError,
+    IdRange,
     Log,
     LogSpec,
     LogStore,
@@ -28,10 +30,10 @@ from millstream.log import (
     WriterFailedError,
     open_store,
 )
-from millstream.log.backend import Commit
 from millstream.log.errors import StorageFullError
 from millstream.log.memory import MemoryBackend
 from millstream.log.reader import ACK_SECONDS
+from millstream.testing.faulty_log import FaultyBackend
 
 SPEC = LogSpec("weather", block_messages=10)
 
@@ -132,26 +134,59 @@ def test_a_store_that_vanishes_while_reading_is_an_error_not_a_crash(log: Log, p
 def test_a_store_that_fails_while_writing_is_told_once_and_the_writer_stops() -> None:
     """Nerve: it retried without pause and logged every payload."""
     clock = VirtualClock()
-    backend = MemoryBackend(clock)
-    calls = []
-
-    def full(log: str, commit: Commit) -> None:
-        calls.append(commit)
-        raise StorageFullError("no space left")
-
+    backend = FaultyBackend(MemoryBackend(clock), StorageFullError("no space left"))
     log = LogStore(backend, clock).log(SPEC)
     writer = log.writer()
-    commit, backend.commit = backend.commit, full  # type: ignore[method-assign]
+    backend.faults.append("before")
     for _ in range(3):
         with pytest.raises(WriterFailedError, match="no space left") as caught:
             writer.append([b"a"])
         assert isinstance(caught.value.__cause__, StorageFullError)
-    assert len(calls) == 1, "after a failed commit nothing more is tried"
+    assert backend.commits == 1, "after a failed commit nothing more is tried"
     writer.close()
-    backend.commit = commit  # type: ignore[method-assign]
     with log.writer() as again:
-        assert again.append([b"b"]) is not None
+        assert again.append([b"b"]) == IdRange(1, 1)
     assert [m.body for batch in log.read() for m in batch] == [b"b"]
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_a_retry_after_an_unknown_outcome_stores_the_messages_once(fault: Literal["before", "after"]) -> None:
+    clock = VirtualClock()
+    backend = FaultyBackend(MemoryBackend(clock))
+    log = LogStore(backend, clock).log(SPEC)
+    with log.writer("importer") as writer:
+        writer.append([b"one"], sequence=1)
+        backend.faults.append(fault)
+        with pytest.raises(WriterFailedError):
+            writer.append([b"two"], sequence=2)
+    with log.writer("importer") as writer:
+        assert writer.sequence == (1 if fault == "before" else 2)
+        writer.append([b"two"], sequence=2)
+        writer.append([b"three"], sequence=3)
+    assert [m.body for batch in log.read() for m in batch] == [b"one", b"two", b"three"]
+    assert log.verify().ok
+
+
+def test_every_thread_that_waits_for_a_commit_that_fails_is_told() -> None:
+    clock = SystemClock()
+    backend = FaultyBackend(MemoryBackend(clock))
+    writer = LogStore(backend, clock).log(SPEC).writer()
+    backend.faults.append("before")
+    told = []
+
+    def append(number: int) -> None:
+        try:
+            writer.append([b"x"])
+        except WriterFailedError:
+            told.append(number)
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(told) == [0, 1, 2, 3, 4]
+    writer.close()
 
 
 def test_messages_that_were_lost_without_anyone_waiting_are_told_when_the_writer_closes() -> None:

@@ -107,19 +107,22 @@ class Reader:
         Thread-safe. Stored within :data:`ACK_SECONDS`, on :meth:`flush` and on :meth:`close`. Raises
         :class:`LogInputError` for ids that the log has not, :class:`FencedError`.
         """
-        if not isinstance(ids, int | IdRange):
-            ids = np.fromiter(ids, np.int64) if not isinstance(ids, np.ndarray) else ids
-            if not len(ids):
+        if isinstance(ids, int):
+            first, last, many = ids, ids, None
+        elif isinstance(ids, IdRange):
+            first, last, many = ids.first, ids.last, None
+        else:
+            many = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
+            if not len(many):
                 return
+            first, last = int(many.min()), int(many.max())
         with self._lock:
             self._check_open()
-            self._check_exists(ids)
-            if isinstance(ids, int):
-                self._frontier.add(ids)
-            elif isinstance(ids, IdRange):
-                self._frontier.add(ids.first, ids.last)
+            self._check_exists(first, last)
+            if many is None:
+                self._frontier.add(first, last)
             else:
-                self._frontier.add_ids(ids)
+                self._frontier.add_ids(many)
             if not self._dirty:
                 self._dirty = True
                 self._keeper.after(ACK_SECONDS, self._flush_later)
@@ -177,12 +180,7 @@ class Reader:
                 yield batch
         self._next = self._end + 1
 
-    def _check_exists(self, ids: int | IdRange | npt.NDArray[np.int64]) -> None:
-        first, last = (ids, ids) if isinstance(ids, int) else (0, 0)
-        if isinstance(ids, IdRange):
-            first, last = ids.first, ids.last
-        elif not isinstance(ids, int):
-            first, last = int(ids.min()), int(ids.max())
+    def _check_exists(self, first: int, last: int) -> None:
         if last > self._end:
             self._end = self._backend.head(self._log).last_id
         if first < 1 or last > self._end:
