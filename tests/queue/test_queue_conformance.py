@@ -22,7 +22,7 @@ class LogQueueConformance(WorkQueueConformance):
     """Keeps the stores that a test opens, and closes them when it is over."""
 
     url = "sqlite:///{folder}/log.db"
-    snapshot_after = 20_000
+    snapshot_after = 5_000
 
     @pytest.fixture(autouse=True)
     def stores(self) -> Iterator[None]:
@@ -48,7 +48,7 @@ class TestQueueInMemory(LogQueueConformance):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("snapshot_after", [5, 20_000])
+@pytest.mark.parametrize("snapshot_after", [5, 5_000])
 def test_p6_a_queue_does_what_the_model_does(snapshot_after: int, size: str) -> None:
     numbers = itertools.count()
     store = open_store("memory://")

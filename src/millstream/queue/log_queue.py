@@ -14,7 +14,7 @@ from millstream.queue.events import Acked, Died, Event, Extended, Leased, Nacked
 from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
 from millstream.queue.snapshot import POINTER, recover, snapshot_messages
 
-SNAPSHOT_AFTER = 20_000
+SNAPSHOT_AFTER = 5_000
 """Messages after which the next snapshot is due; more where more tasks are open than that."""
 
 _log = logging.getLogger(__name__)

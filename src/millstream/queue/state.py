@@ -64,7 +64,7 @@ class QueueState:
 
     def next_ready(self, count: int) -> list[Task]:
         """The *count* tasks that have been ready longest."""
-        return list(islice(self._ready.values(), count))
+        return list(islice(self._ready.values(), max(count, 0)))
 
     def holds(self, task_id: int, token: str, now: int) -> bool:
         """Whether the lease *token* of a task is current at *now* (microseconds)."""

@@ -61,6 +61,10 @@ class WorkQueueConformance(abc.ABC):
         assert list(queue.put([])) == []
         assert queue.lease(10, visibility=30) == []
         queue.ack([])
+        queue.put([b"a"])
+        assert queue.lease(0, visibility=30) == []
+        assert queue.lease(-1, visibility=30) == []
+        queue.ack(queue.lease(1, visibility=30))
         assert queue.depth().open == 0
 
     def test_bodies_are_any_bytes(self, queue: WorkQueue) -> None:
