@@ -12,7 +12,7 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.mill.bitcheck import Answer
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.fixity import FACT_SCHEMA, PLAN_SCHEMA, check_part, fact_name, observe, sweep_part
+from millstream.pipeline.jobs.fixity import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, fact_name, observe, sweep_part
 from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.testing.damage import flip_bit
 from millstream.testing.faulty_store import UnavailableStore, VanishingStore, flips_bit
@@ -117,6 +117,15 @@ def test_seconds_and_times_come_from_the_clock() -> None:
     clock = VirtualClock()
     store = UnavailableStore(filled(MemoryStore("fixity"), "x"), times=1)
     part = pa.RecordBatch.from_pylist([planned("x")], BINNED)
-    (fact,) = check_part(part, {"a": store}, clock).to_pylist()
+    (fact,) = Sweeper({"a": store}, clock).check_part(part).to_pylist()
     assert fact["checked_at"] == clock.now()
     assert fact["seconds"] == pytest.approx(clock.monotonic())
+
+
+def test_a_store_that_stays_away_is_not_waited_for_at_every_item() -> None:
+    clock = VirtualClock()
+    part = pa.RecordBatch.from_pylist([planned(f"item-{number}") for number in range(1000)], BINNED)
+    store = UnavailableStore(filled(MemoryStore("fixity"), "item-999"), times=4 + 998)
+    facts = Sweeper({"a": store}, clock).check_part(part).to_pylist()
+    assert [fact["provider"] for fact in facts] == [Answer.UNREACHABLE] * 999 + [ABC]
+    assert clock.monotonic() < 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -139,6 +140,31 @@ def test_p9_what_could_not_be_read_is_not_called_checked(spark: SparkSession, tm
     assert any(finding.content_id == "item-0011" for finding in report.findings)
 
 
+def test_p9_a_store_that_cannot_be_listed_is_never_called_whole(
+    spark: SparkSession, tmp_path: Path, copies: Copies
+) -> None:
+    shutil.rmtree(tmp_path / "second")
+    nobody = {"away": (tmp_path / "nowhere").as_uri()}
+    sweep = run_integrity(spark, tmp_path / "jobs", "run", {**copies.urls, **nobody}, copies.manifest.rows())
+    found = {space.report.store: space.report for space in run_report(spark, tmp_path / "jobs", sweep).spaces()}
+    assert {store: report.result for store, report in found.items()} == {
+        "away": ReportResult.INCOMPLETE,
+        "first": ReportResult.SUCCESS,
+        "second": ReportResult.INCOMPLETE,
+        "third": ReportResult.SUCCESS,
+    }
+    assert found["second"].outcomes == {"ERROR": len(copies.ids)}
+    assert (found["second"].coverage, len(found["second"].notes)) == (0.0, 1)
+    assert (found["away"].listed, len(found["away"].notes)) == (0, 1)
+
+
+def test_the_spaces_of_the_system_are_not_swept(spark: SparkSession, tmp_path: Path, copies: Copies) -> None:
+    copies.stores["first"].create_space("x-quarantine")
+    copies.stores["first"].put("x-quarantine", "bad copy", io.BytesIO(b"x"))
+    _, judged = copies.sweep(spark, tmp_path / "jobs")
+    assert {space.report.space for space in judged.spaces()} == {"docs"}
+
+
 def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
     spark: SparkSession, tmp_path: Path, copies: Copies
 ) -> None:
@@ -245,7 +271,7 @@ def test_the_inventory_is_the_listing_of_every_space(spark: SparkSession, tmp_pa
     table = pq.read_table(inventory.data, schema=INVENTORY_SCHEMA)
     found = sorted(map(tuple, (row.values() for row in table.to_pylist())))
     assert found == sorted(
-        (name, "docs", entry.content_id, entry.size, entry.modified)
+        (name, "docs", entry.content_id, entry.size, entry.modified, None)
         for name, store in copies.stores.items()
         for entry in all_entries(store, "docs")
     )

@@ -30,7 +30,7 @@ WriteLog = Callable[..., list[Message]]
 
 @pytest.fixture
 def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A node's folder with one recorded item and one anchored file; its commands run in the tests' own Spark session."""
+    """A node's folder with one recorded item and one anchored file; its commands run in the tests' Spark session."""
 
     @contextlib.contextmanager
     def shared(_: Node) -> Iterator[SparkSession]:

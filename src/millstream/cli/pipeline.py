@@ -58,8 +58,8 @@ def batch(settings: Settings, *, log: str, last_id: int | None, flush: bool, as_
 @space_option
 @json_option
 @data_options
-def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> None:
-    """List what is in the spaces of all stores, into Parquet files."""
+def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
+    """List what is in the spaces of all stores, into Parquet files; exit code 1 if a store could not be listed."""
     from millstream.pipeline.jobs.inventory import run_inventory
 
     with Node.open(settings) as node, node.spark() as spark:
@@ -68,6 +68,9 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
             spark, node.folder / "jobs", run, settings.store_urls, spaces=spaces or None, clock=node.clock
         )
     _print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
+    for unlisted in found.unlisted():
+        click.echo(f"{unlisted.store}/{unlisted.space or '*'}: the listing broke off: {unlisted.error}", err=True)
+    return 1 if found.unlisted() else 0
 
 
 @pipeline.command()

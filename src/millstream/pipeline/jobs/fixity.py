@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
 from millstream.core.errors import NotFoundError
-from millstream.core.retry import RetryPolicy
+from millstream.core.retry import NO_RETRY, RetryPolicy
 from millstream.mill.bitcheck import Answer
 from millstream.pipeline.errors import PipelineError
 from millstream.stores import Digests, Store, StoreError, hash_stream, open_provider
@@ -65,7 +65,6 @@ SUMMARY_SCHEMA = pa.schema(
 """One row a finished bin: how many items, and how many bytes were hashed."""
 
 _GROUP = 10_000
-_RETRY = RetryPolicy()
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -89,7 +88,7 @@ def sweep_part(parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts
     if first is None:
         return
     number = first.column("bin")[0].as_py()
-    opened = {name: open_provider(url) for name, url in stores.items()}
+    sweeper = Sweeper({name: open_provider(url) for name, url in stores.items()}, SystemClock())
     items = read = 0
     with (
         replacing(facts / fact_name(number)) as file,
@@ -97,7 +96,7 @@ def sweep_part(parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts
     ):
         for part in _chain(first, filled):
             _check_bin(part, number)
-            found = check_part(part, opened, SystemClock())
+            found = sweeper.check_part(part)
             writer.write_batch(found)
             items += found.num_rows
             read += sum(found.column("read").to_pylist())
@@ -109,23 +108,38 @@ def fact_name(number: int) -> str:
     return f"bin-{number:05}.parquet"
 
 
-def check_part(part: pa.RecordBatch, stores: Mapping[str, Store], clock: Clock) -> pa.RecordBatch:
-    """The facts of the items in *part* (rows of :data:`PLAN_SCHEMA`)."""
-    rows = [_check(item, stores, clock) for item in part.select(PLAN_SCHEMA.names).to_pylist()]
-    return pa.RecordBatch.from_pylist(rows, FACT_SCHEMA)
+class Sweeper:
+    """Checks items of *stores* (by id); a store that did not answer is asked only once an item until it does again."""
+
+    def __init__(self, stores: Mapping[str, Store], clock: Clock) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._patience = dict.fromkeys(stores, RetryPolicy())
+
+    def check_part(self, part: pa.RecordBatch) -> pa.RecordBatch:
+        """The facts of the items in *part* (rows of :data:`PLAN_SCHEMA`)."""
+        return pa.RecordBatch.from_pylist([self._check(item) for item in part.to_pylist()], FACT_SCHEMA)
+
+    def _check(self, item: dict[str, Any]) -> dict[str, Any]:
+        name, began = item["store"], self._clock.monotonic()
+        seen = observe(self._stores[name], item["space"], item["content_id"], self._clock, self._patience[name])
+        self._patience[name] = NO_RETRY if seen.provider == Answer.UNREACHABLE else RetryPolicy()
+        seconds = self._clock.monotonic() - began
+        return item | msgspec.structs.asdict(seen) | {"checked_at": self._clock.now(), "seconds": seconds}
 
 
-def observe(store: Store, space: str, content_id: str, clock: Clock) -> Seen:
+def observe(store: Store, space: str, content_id: str, clock: Clock, retry: RetryPolicy | None = None) -> Seen:
     """Ask the provider for the item, then read its bytes; what goes wrong is an answer, not an error."""
+    retry = retry or RetryPolicy()
     try:
-        info = _RETRY.call(lambda: store.info(space, content_id), clock)
+        info = retry.call(lambda: store.info(space, content_id), clock)
     except NotFoundError:
         return Seen(Answer.MISSING, Answer.MISSING)
     except (StoreError, OSError) as error:
         return Seen(Answer.UNREACHABLE, Answer.NOT_READ, error=str(error))
     provider = info.checksum() or Answer.NO_CHECKSUM
     try:
-        read = _RETRY.call(lambda: _hash(store, space, content_id), clock)
+        read = retry.call(lambda: _hash(store, space, content_id), clock)
     except NotFoundError:
         return Seen(provider, Answer.MISSING, modified=info.modified)
     except (StoreError, OSError) as error:
@@ -136,13 +150,6 @@ def observe(store: Store, space: str, content_id: str, clock: Clock) -> Seen:
 def _hash(store: Store, space: str, content_id: str) -> Digests:
     with store.open(space, content_id) as file:
         return hash_stream(file)
-
-
-def _check(item: dict[str, Any], stores: Mapping[str, Store], clock: Clock) -> dict[str, Any]:
-    began = clock.monotonic()
-    seen = observe(stores[item["store"]], item["space"], item["content_id"], clock)
-    seconds = clock.monotonic() - began
-    return item | msgspec.structs.asdict(seen) | {"checked_at": clock.now(), "seconds": seconds}
 
 
 def _check_bin(part: pa.RecordBatch, number: int) -> None:

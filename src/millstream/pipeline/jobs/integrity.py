@@ -25,7 +25,7 @@ from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_b
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, SUMMARY_SCHEMA, fact_name, sweep_part
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
+from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted, run_inventory
 from millstream.pipeline.schema import read_parquet, spark_schema
 
 BIN_BYTES = 64 << 20
@@ -38,11 +38,15 @@ _BINNED = [*PLAN_SCHEMA.names, "bin"]
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """A finished sweep: its record, the folder of its facts, and whether it had been done before."""
+    """A finished sweep: its record, the folder of its facts, and whether it had been done before.
+
+    ``unlisted`` are the listings that broke off: what was not recorded there has not been looked at.
+    """
 
     record: JobRecord
     facts: Path
     reused: bool
+    unlisted: tuple[Unlisted, ...] = ()
 
 
 class SweepInputs(msgspec.Struct, frozen=True):
@@ -83,21 +87,22 @@ def run_integrity(
 
     *sweep* names the run: one of that name that was finished is not made again, one that was killed goes on, with the
     inventory and the manifest it began with. *manifest* is a table of :data:`millstream.mill.manifest.MANIFEST_SCHEMA`;
-    *spaces* limits both sides. Items that cannot be read are facts, not failures. Raises :class:`JobBusyError`,
-    :class:`PipelineError` where the figures do not add up, and the errors of listing.
+    *spaces* limits both sides. Items that cannot be read, and stores that cannot be listed, are facts, not failures.
+    Raises :class:`JobBusyError`, and :class:`PipelineError` where the figures do not add up.
     """
     clock = clock or SystemClock()
     inputs = SweepInputs(sweep, dict(stores), None if spaces is None else tuple(sorted(spaces)))
     folder = JobFolder(jobs, "integrity", msgspec.to_builtins(inputs))
     with folder.held():
         if record := folder.committed():
-            return Sweep(record, folder.data, reused=True)
+            return Sweep(record, folder.data, True, _inventory(spark, folder, inputs, clock).unlisted())
         began = clock.monotonic()
         plan = _committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan.data, plan.record.counts["bins"])
         read = _sweep(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, inputs.stores, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
-        return Sweep(folder.commit(record), folder.data, reused=False)
+        unlisted = _inventory(spark, folder, inputs, clock).unlisted()
+        return Sweep(folder.commit(record), folder.data, False, unlisted)
 
 
 def plan_items(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
@@ -113,7 +118,9 @@ def plan_items(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
     recorded = manifest.select(*_KEY, "sha256", "deleted", F.col("size").alias("recorded_size")).join(
         copies, ["space", "content_id", "sha256"], "left"
     )
-    listed = inventory.select(*_KEY, F.col("size").alias("listed_size"), F.lit(True).alias("listed"))
+    listed = inventory.where("error is null").select(
+        *_KEY, F.col("size").alias("listed_size"), F.lit(True).alias("listed")
+    )
     joined = listed.join(recorded, list(_KEY), "full_outer").where("listed or not deleted")
     deleted = F.coalesce("deleted", F.lit(False))
     return joined.select(
@@ -161,6 +168,11 @@ def assign_bins(plan: DataFrame, bins: Bins) -> DataFrame:
     return joined.select(*PLAN_SCHEMA.names, F.coalesce("placed", spread).alias("bin"))
 
 
+def _inventory(spark: SparkSession, folder: JobFolder, inputs: SweepInputs, clock: Clock) -> Inventory:
+    """The listing that the sweep began with; it is made once."""
+    return run_inventory(spark, folder.path, inputs.sweep, inputs.stores, spaces=inputs.spaces, clock=clock)
+
+
 def _committed_plan(folder: JobFolder) -> Plan | None:
     """The plan of a run that was killed after it was made: its bins must stay what they were."""
     planned = JobFolder(folder.path, "plan", {})
@@ -176,7 +188,7 @@ def _plan(
     planned = JobFolder(folder.path, "plan", {})
     planned.clean()
     began = clock.monotonic()
-    inventory = run_inventory(spark, folder.path, inputs.sweep, inputs.stores, spaces=inputs.spaces, clock=clock)
+    inventory = _inventory(spark, folder, inputs, clock)
     recorded = folder.path / "manifest.parquet"
     with replacing(recorded) as file:
         pq.write_table(_narrow(manifest, inputs), file)

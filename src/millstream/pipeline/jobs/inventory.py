@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.mill.providers import is_system
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.schema import spark_schema
 from millstream.stores import open_provider
-from millstream.stores.protocol import Entry, all_entries
+from millstream.stores.protocol import Entry, StoreError, all_entries
 
 INVENTORY_SCHEMA = pa.schema(
     [
@@ -25,14 +26,28 @@ INVENTORY_SCHEMA = pa.schema(
         pa.field("content_id", pa.string(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
         pa.field("modified", pa.int64()),
+        pa.field("error", pa.string()),
     ]
 )
 """One row a listed content item. ``store`` is the configured id; ``size`` in bytes, ``modified`` in microseconds since
-the epoch, UTC, null where the provider has none."""
+the epoch, UTC, null where the provider has none. A row with ``error`` is no item: there a listing broke off."""
 
+PLACE_SCHEMA = pa.schema([pa.field(name, pa.string()) for name in ("store", "url", "space", "error")])
+"""One row a space to list; with ``error`` (and an empty ``space``) a store that did not say what spaces it has."""
 
 _ROWS = 10_000
 _CHUNK = 1000
+
+
+class Unlisted(msgspec.Struct, frozen=True):
+    """A listing that broke off, and why; ``space`` is empty where the store did not say what spaces it has."""
+
+    store: str
+    space: str
+    error: str
+
+
+_UNLISTED = list(Unlisted.__struct_fields__)
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -41,6 +56,11 @@ class Inventory(msgspec.Struct, frozen=True):
     record: JobRecord
     data: Path
     reused: bool
+
+    def unlisted(self) -> tuple[Unlisted, ...]:
+        """The listings that broke off."""
+        found = [row for part in parquet_rows(self.data, _UNLISTED) for row in part.to_pylist() if row["error"]]
+        return tuple(sorted((Unlisted(**row) for row in found), key=lambda one: (one.store, one.space)))
 
 
 def run_inventory(
@@ -54,8 +74,9 @@ def run_inventory(
 ) -> Inventory:
     """List *spaces* (None: every space that a store has) of *stores* (id → URL) into a folder under *jobs*.
 
-    *snapshot* names the listing; one of that name that was finished before is not made again. Raises
-    :class:`JobBusyError`, :class:`PipelineInputError` where there is no store, and the errors of the stores.
+    *snapshot* names the listing; one of that name that was finished before is not made again. A store that cannot be
+    listed is told by :meth:`Inventory.unlisted` and does not stop the others. Raises :class:`JobBusyError`, and
+    :class:`PipelineInputError` where there is no store.
     """
     clock = clock or SystemClock()
     if not stores:
@@ -69,29 +90,28 @@ def run_inventory(
         began = clock.monotonic()
         places = find_places(stores, named)
         list_places(spark, places).write.parquet(str(folder.data))
-        sizes = pa.chunked_array((part.column("size") for part in parquet_rows(folder.data, ["size"])), pa.int64())
+        record = _count(folder, places.num_rows)
         seconds = round(clock.monotonic() - began, 3)
-        size = pc.sum(sizes).as_py() or 0
-        record = JobRecord("inventory", folder.inputs, places.num_rows, len(sizes), size, seconds)
-        return Inventory(folder.commit(record), folder.data, reused=False)
+        return Inventory(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)
 
 
 def find_places(stores: Mapping[str, str], spaces: Sequence[str] | None) -> pa.Table:
-    """Every (store, url, space) to list: the spaces there are, of those named where some are."""
-    rows = [
-        {"store": store, "url": url, "space": space}
-        for store, url in sorted(stores.items())
-        for space in open_provider(url).spaces()
-        if spaces is None or space in spaces
-    ]
-    schema = pa.schema([pa.field(name, pa.string()) for name in ("store", "url", "space")])
-    return pa.Table.from_pylist(rows, schema)
+    """Every space to list, rows of :data:`PLACE_SCHEMA`: of those named, or all but the system's own (``x-…``)."""
+    rows: list[dict[str, str | None]] = []
+    for store, url in sorted(stores.items()):
+        try:
+            found = open_provider(url).spaces()
+        except (StoreError, OSError) as error:
+            rows.append({"store": store, "url": url, "space": "", "error": str(error)})
+            continue
+        wanted = [space for space in found if (not is_system(space) if spaces is None else space in spaces)]
+        rows.extend({"store": store, "url": url, "space": space, "error": None} for space in wanted)
+    return pa.Table.from_pylist(rows, PLACE_SCHEMA)
 
 
 def list_places(spark: SparkSession, places: pa.Table) -> DataFrame:
     """The listings of *places*, rows of :data:`INVENTORY_SCHEMA`; each place is one part."""
-    parts = max(1, places.num_rows)
-    frame = spark.createDataFrame(places).repartition(parts, "store", "space")
+    frame = spark.createDataFrame(places).repartition(max(1, places.num_rows), "store", "space")
     return frame.mapInArrow(list_part, spark_schema(INVENTORY_SCHEMA)).select(*INVENTORY_SCHEMA.names)
 
 
@@ -99,9 +119,20 @@ def list_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The listings of the places in *parts*, ten thousand entries at a time."""
     for part in parts:
         for place in part.to_pylist():
-            entries = all_entries(open_provider(place["url"]), place["space"], chunk=_CHUNK)
+            yield from _list_place(**place)
+
+
+def _list_place(store: str, url: str, space: str, error: str | None) -> Iterator[pa.RecordBatch]:
+    if error is None:
+        try:
+            entries = all_entries(open_provider(url), space, chunk=_CHUNK)
             while chunk := list(islice(entries, _ROWS)):
-                yield _to_arrow(place["store"], place["space"], chunk)
+                yield _to_arrow(store, space, chunk)
+        except (StoreError, OSError) as broken:
+            error = str(broken)
+    if error is not None:
+        row = {"store": store, "space": space, "content_id": "", "size": 0, "modified": None, "error": error}
+        yield pa.RecordBatch.from_pylist([row], INVENTORY_SCHEMA)
 
 
 def _to_arrow(store: str, space: str, entries: Sequence[Entry]) -> pa.RecordBatch:
@@ -111,5 +142,15 @@ def _to_arrow(store: str, space: str, entries: Sequence[Entry]) -> pa.RecordBatc
         pa.array([entry.content_id for entry in entries], pa.string()),
         pa.array([entry.size for entry in entries], pa.int64()),
         pa.array([entry.modified for entry in entries], pa.int64()),
+        pa.nulls(len(entries), pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=INVENTORY_SCHEMA)
+
+
+def _count(folder: JobFolder, places: int) -> JobRecord:
+    rows = broken = size = 0
+    for part in parquet_rows(folder.data, ["size", "error"]):
+        broken += part.num_rows - part.column("error").null_count
+        rows += part.column("error").null_count
+        size += pc.sum(part.column("size")).as_py() or 0
+    return JobRecord("inventory", folder.inputs, places, rows, size, 0.0, {"unlisted": broken})

@@ -22,6 +22,7 @@ from millstream.mill.report import Report, SpaceTally, build_report
 from millstream.pipeline.jobs.fixity import FACT_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.integrity import Sweep
+from millstream.pipeline.jobs.inventory import Unlisted
 from millstream.pipeline.schema import read_parquet, spark_schema
 
 RESULT_SCHEMA = pa.schema(
@@ -53,11 +54,15 @@ class SpaceSweep(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """A judged sweep: its record, the folder of its results, and whether it had been done before."""
+    """A judged sweep: its record, the folder of its results, and whether it had been done before.
+
+    ``unlisted`` are the listings of the sweep that broke off: no report on such a space says SUCCESS.
+    """
 
     record: JobRecord
     data: Path
     reused: bool
+    unlisted: tuple[Unlisted, ...] = ()
 
     def results(self) -> Iterator[CheckResult]:
         """Every item, as :meth:`millstream.mill.manifest.Manifest.apply` takes them, a few thousand in memory."""
@@ -84,12 +89,12 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
     folder = JobFolder(jobs, "report", {"sweep": sweep.record.inputs})
     with folder.held():
         if record := folder.committed():
-            return Judged(record, folder.data, reused=True)
+            return Judged(record, folder.data, True, sweep.unlisted)
         folder.clean()
         began = clock.monotonic()
         judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).write.parquet(str(folder.data))
         record = _count(folder, sweep, round(clock.monotonic() - began, 3))
-        return Judged(folder.commit(record), folder.data, reused=False)
+        return Judged(folder.commit(record), folder.data, False, sweep.unlisted)
 
 
 def judge(facts: DataFrame) -> DataFrame:
@@ -149,7 +154,16 @@ def _space_sweeps(judged: Judged) -> list[SpaceSweep]:
             tallies.setdefault((group["store"], group["space"]), _Tally()).add(group)
     for finding in judged.findings():
         tallies[finding.store, finding.space].found.append(finding)
+    for unlisted in judged.unlisted:
+        for place in _concerned(unlisted, tallies):
+            tallies.setdefault(place, _Tally()).fail(f"the listing broke off: {unlisted.error}")
     return [tally.close(*place) for place, tally in sorted(tallies.items())]
+
+
+def _concerned(unlisted: Unlisted, places: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The space whose listing broke off; where a store did not say what it has, all that are known of it."""
+    known = [place for place in places if place[0] == unlisted.store and not unlisted.space]
+    return known or [(unlisted.store, unlisted.space)]
 
 
 _ALIKE = ("verdict", "row", "kind")
@@ -181,11 +195,14 @@ class _Tally:
         self._started.append(group["checked_at_min"])
         self._ended.append(group["checked_at_max"])
 
+    def fail(self, note: str) -> None:
+        self._counts.fail(note)
+
     def close(self, store: str, space: str) -> SpaceSweep:
         named = SpaceTally()
         named.add(self.found)
         self._counts.findings = named.findings
-        started, ended = min(self._started), max(self._ended)
+        started, ended = min(self._started, default=0), max(self._ended, default=0)
         report = build_report(self._counts, store, space, started_at=started, ended_at=ended)
         return SpaceSweep(report, round(self._seconds, 6))
 
