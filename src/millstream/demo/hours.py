@@ -16,7 +16,7 @@ MOST_HOURS = 200_000
 
 
 class Hours(msgspec.Struct, frozen=True):
-    """Counts by the hour, from the hour number ``first`` (hours since the epoch) on; none where the span is too long."""
+    """Counts by the hour, from hour ``first`` (hours since the epoch) on; none where the span is too long."""
 
     first: int = 0
     counts: list[int] = []

@@ -1,0 +1,81 @@
+"""The command line: help without loading everything, errors without tracebacks, exit codes as documented."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import COMMANDS, millstream, run
+
+
+def test_every_command_can_be_loaded_and_has_help() -> None:
+    context = millstream.make_context("millstream", ["log", "--help"], resilient_parsing=True)
+    for name in COMMANDS:
+        command = millstream.get_command(context, name)  # type: ignore[attr-defined]
+        assert command is not None
+        assert command.help
+
+
+def test_help_names_every_command_without_loading_arrow() -> None:
+    program = "import sys; from millstream.cli.main import run; run(['--help']); sys.exit('pyarrow' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0
+    assert all(name in result.stdout for name in COMMANDS)
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["log", "info", "absent"], 3, "no log store"),
+        (["verify", "absent.json"], 2, "absent.json"),
+        (["config", "show", "--config", "absent.toml"], 2, "absent.toml"),
+    ],
+)
+def test_an_error_is_one_line_with_its_exit_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == code
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_config_show_tells_where_a_setting_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_MILL__WORKERS", "3")
+    assert run(["config", "show", "--json", "--data", str(tmp_path)]) == 0
+    rows = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert {"setting": "mill.workers", "value": 3, "origin": "environment"} in rows
+    assert {"setting": "data", "value": str(tmp_path), "origin": "flag"} in rows
+
+
+def test_doctor_says_what_is_there(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    run(["doctor", "--json", "--data", str(tmp_path)])
+    checks = {row["name"]: row for row in map(json.loads, capfdbinary.readouterr().out.splitlines())}
+    assert checks["Python"]["ok"]
+    assert checks["PySpark"]["ok"]
+    assert all(check["ok"] or check["fix"] for check in checks.values())
+
+
+def test_doctor_finds_a_folder_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    assert run(["doctor", "--data", str(tmp_path)]) == 1

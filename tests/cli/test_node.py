@@ -1,0 +1,62 @@
+"""The node: everything on one folder, wired from settings."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from millstream.core.message import Message
+from millstream.log import LogSpec, WriterBusyError
+from millstream.mill.recorder import record_space
+from millstream.mill.tasks import QueueName
+from millstream.node import Node
+from millstream.settings import Settings, StoreSettings
+
+
+def test_a_fresh_folder_becomes_a_node(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path / "deep" / "data"))) as node:
+        with node.store.log(LogSpec("events")).writer() as writer:
+            writer.append([Message(b"x")])
+        cid = node.cas.put(b"content")
+        assert [entry.content_id for entry in node.providers["primary"].entries("cas")] == [cid]
+    assert {path.name for path in (tmp_path / "deep" / "data").iterdir()} >= {"log.db", "cas"}
+
+
+def test_copies_of_an_anchored_file_are_known_by_store(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path))) as node:
+        cid = node.cas.put(b"content")
+        record_space(node.providers, node.manifest, "primary", "cas")
+        replica = node.replicas(cid)[0]
+        assert (replica.store, replica.space, replica.content_id, replica.verified_at) == ("primary", "cas", cid, None)
+
+
+def test_a_queue_is_opened_once_and_survives_the_node(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path))
+    with Node.open(settings) as node:
+        queue = node.queue(QueueName.REPAIR)
+        assert node.queue(QueueName.REPAIR) is queue
+        queue.put([b"task"])
+        queue.lease(1, visibility=1000)
+    with Node.open(settings) as node:
+        assert node.queue(QueueName.REPAIR).depth().ready + node.queue(QueueName.REPAIR).depth().delayed == 1
+
+
+def test_p10_one_writer_a_second_node_cannot_write_what_the_first_one_writes(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path))
+    with Node.open(settings) as first, Node.open(settings) as second:
+        first.queue("tasks")
+        with pytest.raises(WriterBusyError, match=f"process {os.getpid()}"):
+            second.queue("tasks")
+
+
+def test_stores_are_named_by_settings_and_lie_in_the_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    settings = Settings(data=str(tmp_path), stores={"one": StoreSettings("file://{data}/elsewhere")})
+    with Node.open(settings) as node:
+        store = node.providers["one"]
+        store.create_space("s")
+        store.put("s", "a", io.BytesIO(b"1"))
+    assert (tmp_path / "elsewhere" / "s" / "a").read_bytes() == b"1"

@@ -1,0 +1,53 @@
+"""Documents keep their word: links lead somewhere, commands and modules that are named exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import COMMANDS, millstream
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+COMMAND = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?millstream ([a-z]+)(?: ([a-z]+))?", re.MULTILINE)
+TARGET = re.compile(r"`make ([a-z-]+)`|^\s*(?:\$ )?make ([a-z-]+)", re.MULTILINE)
+MODULE = re.compile(
+    r"`((?:core|log|queue|batching|stores|anchoring|mill|pipeline|demo|bench|testing|cli)/[a-z_/]+\.py)`"
+)
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = [target for target in LINK.findall(path.read_text("utf-8")) if not target.startswith("http")]
+    missing = [target for target in targets if not (path.parent / target).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names)
+def test_commands_exist(path: Path) -> None:
+    context = millstream.make_context("millstream", ["log", "--help"], resilient_parsing=True)
+    for name, sub in COMMAND.findall(path.read_text("utf-8")):
+        assert name in COMMANDS
+        command = millstream.get_command(context, name)  # type: ignore[attr-defined]
+        subcommands = getattr(command, "commands", {})
+        assert not (sub and subcommands) or sub in subcommands
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names)
+def test_make_targets_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = {one or other for one, other in TARGET.findall(path.read_text("utf-8"))}
+    assert asked <= targets
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=names)
+def test_modules_exist(path: Path) -> None:
+    for module in MODULE.findall(path.read_text("utf-8")):
+        assert (ROOT / "src" / "millstream" / module).exists(), module
