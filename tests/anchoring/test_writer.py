@@ -205,6 +205,21 @@ def test_a_reason_that_no_reject_file_may_hold_is_refused(road: Any) -> None:
     assert road.journal.totals().accepted == 0
 
 
+def test_a_configuration_too_long_for_a_manifest_is_refused(road: Any) -> None:
+    with pytest.raises(BatchFormatError, match="too long"):
+        add(road, [make_batch([1])], config={"x": "y" * 200_000})
+    assert road.journal.totals().accepted == 0
+
+
+def test_p6_a_batch_is_not_rejected_for_a_message_of_one_that_is_too_large_itself(make_road: Any) -> None:
+    road = make_road(limits=CutLimits(file_bytes=1000))
+    large, small = make_batch(list(range(1, 12))), make_batch([1, 2])
+    add(road, [large, small])
+    road.writer.cut(force=True)
+    assert road.journal.status("weather", small.batch).state == BatchState.OBSERVED
+    assert road.journal.status("weather", large.batch).state == BatchState.REJECTED
+
+
 def test_p7_a_storage_that_fails_once_costs_nothing(road: Any) -> None:
     add(road, list(make_batches(3)))
     road.faults.fail_next()

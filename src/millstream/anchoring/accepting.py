@@ -10,10 +10,14 @@ import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
 from millstream.anchoring.database import among
+from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.files import check_reason
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import Added
 from millstream.core.canonical import canonical_json
+
+MAX_CONFIG_CHARACTERS = 100_000
+"""The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""
 
 
 def accept(
@@ -25,9 +29,9 @@ def accept(
 ) -> Added:
     """Insert what is new of *batches* and *rejects* (message id, reason), in order, in the transaction of *connection*.
 
-    Raises :class:`BatchFormatError` for a reason that no reject file may hold.
+    Raises :class:`BatchFormatError` for a reason, or a configuration, that no anchored file may hold.
     """
-    stream = _stream_number(connection, log, canonical_json(config).decode())
+    stream = _stream_number(connection, log, _config_text(config))
     roots, new = _known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
     for batch in batches:
         if batch.batch not in roots:
@@ -39,6 +43,13 @@ def accept(
     _insert_rejects(connection, stream, log, last, unknown)
     conflicting = tuple(batch.batch for batch in batches if roots[batch.batch] != batch.root)
     return Added(len(new), len(unknown), len(batches) - len(new) - len(conflicting), conflicting)
+
+
+def _config_text(config: Mapping[str, Any]) -> str:
+    text = canonical_json(dict(config)).decode()
+    if len(text) > MAX_CONFIG_CHARACTERS:
+        raise BatchFormatError(f"a batching configuration of {len(text):,} characters is too long for a manifest")
+    return text
 
 
 def _stream_number(connection: sa.Connection, log: str, config: str) -> int:

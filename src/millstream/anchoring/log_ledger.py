@@ -35,6 +35,8 @@ class LogLedger:
             return entry
 
     def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
+        if first > self._log.last_id:
+            return
         with _damage_is_ours(self._log.name):
             for batch in self._log.read(max(1, first), columns=["body"]):
                 for number, body in enumerate(batch.arrow.column("body").to_pylist(), batch.first_id):

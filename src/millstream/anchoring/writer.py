@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from millstream.anchoring.assembling import files_of, manifest_of
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
-from millstream.anchoring.files import Part, checked_batch, pack_batches, pack_rejects
+from millstream.anchoring.files import checked_batch
 from millstream.anchoring.journal import Journal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.manifest import (
@@ -23,17 +24,12 @@ from millstream.anchoring.manifest import (
     MAX_CONTENT_BYTES,
     MAX_FILE_BYTES,
     MAX_REJECTS,
-    BatchFile,
-    Manifest,
-    RejectFile,
-    Rejects,
     anchor_string,
     decode_manifest,
     encode_manifest,
 )
-from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.anchoring.observer import Observer
-from millstream.anchoring.records import PROTOCOL, EncodedBatch
+from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.screening import Member
 from millstream.anchoring.states import Added, BatchState, Candidate, Cut, Plan, Stream
 from millstream.core.cid import cid_of
@@ -129,7 +125,7 @@ class BatchWriter:
             taken = self._that_fit(waiting)
             if not taken or not (force or len(taken) == self._limits.batches or len(taken) < len(waiting)):
                 return None
-            refused = self._screen(stream, taken)
+            refused = self._too_large(taken) or self._screen(stream, taken)
             if not refused:
                 return self._plan_of(stream, taken)
             self.journal.reject(refused)
@@ -140,48 +136,41 @@ class BatchWriter:
         fitting = sum(1 for total in totals if total <= self._limits.cut_bytes)
         return waiting[: max(1, fitting)]
 
-    def _screen(self, stream: Stream, taken: Sequence[Candidate]) -> dict[int, str]:
-        """Why batches would be refused by every reader, by their place in the order of adding."""
+    def _too_large(self, taken: Sequence[Candidate]) -> dict[int, str]:
+        """Why batches fit in no file, by their place in the order of adding."""
         limit = self._limits.file_bytes
-        refused = {
+        return {
             candidate.seq: f"the batch has {candidate.size:,} bytes; a batch file holds at most {limit:,}"
             for candidate in taken
             if candidate.size > limit
         }
+
+    def _screen(self, stream: Stream, taken: Sequence[Candidate]) -> dict[int, str]:
+        """Why readers would find batches invalid, by their place in the order of adding."""
         ids = list(self.journal.message_ids(stream, taken[-1].seq))
         if len(ids) != len(taken):
             raise JournalBusyError
         members = [Member(candidate.batch, own) for candidate, own in zip(taken, ids, strict=True)]
-        for ordinal, reason in self._observer.index.screen(stream.log, members).items():
-            refused.setdefault(taken[ordinal].seq, reason)
-        return refused
+        refused = self._observer.index.screen(stream.log, members)
+        return {taken[ordinal].seq: reason for ordinal, reason in refused.items()}
 
     def _plan_of(self, stream: Stream, taken: Sequence[Candidate]) -> Plan:
-        last, leaves, files = taken[-1].seq, list[bytes](), list[BatchFile]()
-        parts = self.journal.waiting_parts(stream, last)
-        for file in pack_batches(_noting_leaves(parts, leaves), self._limits.file_bytes):
-            files.append(BatchFile(file.entries, len(file.data), file.messages, cid_of(file.data)))
-        if len(leaves) != len(taken):
-            raise JournalBusyError
+        last, head = taken[-1].seq, self._ledger.head()
         rejects = self.journal.waiting_rejects(stream, last, MAX_REJECTS)
-        reject_files = [
-            RejectFile(len(file.data), file.entries, cid_of(file.data))
-            for file in pack_rejects(rejects, self._limits.file_bytes)
-        ]
-        manifest = Manifest(
-            config=msgspec.json.decode(stream.config),
-            count=len(leaves),
-            files=tuple(files),
-            log=stream.log,
-            messages=sum(file.messages for file in files),
-            protocol=PROTOCOL,
-            rejects=Rejects(len(rejects), tuple(reject_files)),
-            root=merkle_root(leaves).hex(),
+        manifest = manifest_of(stream, self.journal.waiting_parts(stream, last), rejects, self._limits.file_bytes)
+        if manifest.count != len(taken):
+            raise JournalBusyError
+        data = encode_manifest(manifest)
+        return Plan(
+            stream=stream,
+            last_seq=last,
+            last_reject=rejects[-1][0] if rejects else 0,
+            batches=manifest.count,
+            rejects=len(rejects),
+            anchor_string=anchor_string(manifest.count, cid_of(data)),
+            manifest=data,
+            ledger_after=head.number if head else 0,
         )
-        data, head = encode_manifest(manifest), self._ledger.head()
-        name, after = anchor_string(len(leaves), cid_of(data)), head.number if head else 0
-        last_reject = rejects[-1][0] if rejects else 0
-        return Plan(stream, last, last_reject, len(leaves), len(rejects), name, data, after)
 
     def _finish(self, cut: Cut) -> LedgerEntry:
         """Take *cut* from where it stands to the end."""
@@ -196,20 +185,17 @@ class BatchWriter:
         return entry
 
     def _write_files(self, cut: Cut) -> None:
-        # The largest file stands in for the limit that was in force when the cut was prepared: it packs the same files.
         manifest = decode_manifest(cut.manifest)
-        limit = max(file.bytes for file in manifest.files)
-        reject_limit = max((file.bytes for file in manifest.rejects.files), default=0)
-        parts, rejects = self.journal.cut_parts(cut), self.journal.cut_rejects(cut)
-        files = itertools.chain(pack_batches(parts, limit), pack_rejects(rejects, reject_limit))
-        cids = self._cas.put_many(itertools.chain((file.data for file in files), [cut.manifest]))
-        if list(cids[:-1]) != list(manifest.uris):
-            if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
-                raise JournalBusyError  # another process has just finished it
-            raise AnchoringError(
-                f"cut {cut.cut} gives other files than when it was prepared: the journal was changed from outside; "
-                "restore node.db from a backup"
-            )
+        files = files_of(manifest, self.journal.cut_parts(cut), self.journal.cut_rejects(cut))
+        cids = self._cas.put_many(itertools.chain(files, [cut.manifest]))
+        if list(cids[:-1]) == list(manifest.uris):
+            return
+        if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
+            raise JournalBusyError  # another process has just finished it
+        raise AnchoringError(
+            f"cut {cut.cut} gives other files than when it was prepared: the journal was changed from outside; "
+            "restore node.db from a backup"
+        )
 
     def _anchored_entry(self, cut: Cut) -> LedgerEntry:
         entry = self._ledger.find(cut.anchor_string, after=cut.ledger_after)
@@ -227,9 +213,3 @@ class BatchWriter:
             whole = f"anchor {number} is invalid: {status.reason}"
             return dict.fromkeys(self.journal.members(cut), whole)
         return self._observer.index.refused(number)
-
-
-def _noting_leaves(parts: Iterable[Part], leaves: list[bytes]) -> Iterator[Part]:
-    for part in parts:
-        leaves.append(leaf_hash(part.header_line))
-        yield part
