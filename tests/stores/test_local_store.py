@@ -350,3 +350,28 @@ def test_a_forked_child_writes_beside_its_parent(store: LocalStore, tmp_path: Pa
     subprocess.run([sys.executable, "-c", FORK, tmp_path / "store"], check=True)
     assert ids(store) == ["after", "before", "child", "parent"]
     assert list((tmp_path / "store" / ".millstream" / "drafts").iterdir()) == []
+
+
+FULL_DISK = """
+import io, resource, sys
+from millstream.stores import LocalStore, StoreError
+store = LocalStore(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    store.put("space", "item", io.BytesIO(bytes(200_000)))
+except StoreError as error:
+    assert "putting 'item'" in str(error), error
+    store.put("space", "small", io.BytesIO(b"fits"))
+else:
+    sys.exit("nothing was refused")
+"""
+
+
+def test_a_disk_that_is_full_fails_the_put_and_leaves_the_item_as_it_was(store: LocalStore, tmp_path: Path) -> None:
+    put(store, "item", b"grain")
+    subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path / "store"], check=True)
+    assert ids(store) == ["item", "small"]
+    assert store.info("space", "item").size == 5
+    assert store.path_of("space", "item").read_bytes() == b"grain"
+    drafts = tmp_path / "store" / ".millstream" / "drafts"
+    assert [path for path in drafts.glob("*/*") if path.is_file()] == []

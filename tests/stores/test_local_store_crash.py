@@ -45,12 +45,17 @@ class Observed:
         return [self.done.get(content_id, NEVER), *under_way]
 
 
+def start_writer(root: Path, seed: int, last: int, items: int = ITEMS) -> subprocess.Popen[str]:
+    """A process that changes the store until it is killed."""
+    script = Path(__file__).with_name("crash_writer.py")
+    command = [sys.executable, str(script), str(root), str(seed), str(last), str(items)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
 def run_and_kill(root: Path, seed: int, observed: Observed) -> None:
     """Let a writer make a random number of changes, and kill it in the midst of the next one."""
     draw = random.Random(seed)
-    script = Path(__file__).with_name("crash_writer.py")
-    command = [sys.executable, str(script), str(root), str(seed), str(observed.last), str(ITEMS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    with start_writer(root, seed, observed.last) as child:
         assert child.stdout is not None
         steps = draw.randrange(2, 60)
         killer = threading.Timer(draw.random() * 0.002, child.send_signal, (signal.SIGKILL,))
@@ -93,3 +98,21 @@ def check_item(store: LocalStore, content_id: str, observed: Observed) -> None:
     assert (what, int(number)) in allowed
     assert what != "put" or data.startswith(f"{number} ".encode())
     observed.done[content_id] = (what, int(number))
+
+
+def test_p2_processes_that_write_the_same_items_and_are_killed_leave_each_of_them_whole(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.create_space("space")
+    children = [start_writer(tmp_path, seed, seed * 1000, items=2) for seed in range(3)]
+    for child in children:
+        assert child.stdout is not None
+        for _ in range(60):
+            child.stdout.readline()
+    for child in children:
+        child.kill()
+        child.communicate()
+    for entry in store.entries("space"):
+        info = store.info("space", entry.content_id)
+        data = store.path_of("space", entry.content_id).read_bytes()
+        assert (info.checksum(), info.size) == (hashlib.sha256(data).hexdigest(), len(data))
+        assert "put" not in info.properties or data.startswith(f"{info.properties['put']} ".encode())
