@@ -25,7 +25,7 @@ class LogWorkQueue:
 
     What a method confirms is durable, a lease too: an attempt counts even if the worker's process dies at once.
     Threads that call at the same time share commits. Raises the log's ``WriterBusyError`` where the queue is open
-    elsewhere, and :class:`DamagedQueueError` where the log is no queue's.
+    elsewhere, and :class:`DamagedQueueError` where the log is no queue's. The methods are those of :class:`WorkQueue`.
     """
 
     def __init__(self, log: Log, clock: Clock | None = None, *, snapshot_after: int = SNAPSHOT_AFTER) -> None:

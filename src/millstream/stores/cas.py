@@ -42,7 +42,8 @@ class CasStore:
     """The folder *root* of files named by CID (CIDv1, raw, SHA-256) as a provider with the one space ``cas``.
 
     The name of a file is its checksum, so nothing else is recorded: there are no properties and no mimetypes. Writing
-    over a damaged file repairs it. *create* as for :class:`millstream.stores.LocalStore`.
+    over a damaged file repairs it. *create* as for :class:`millstream.stores.LocalStore`. The methods are those of
+    :class:`Store`.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:

@@ -50,7 +50,7 @@ class LocalStore:
     """A storage provider in the folder *root*, shared safely by threads and processes of one host.
 
     With *create* the folder is made where it is missing; without it, a missing folder (a disk that is not mounted)
-    is a :class:`StoreUnavailableError` and never an empty store.
+    is a :class:`StoreUnavailableError` and never an empty store. The methods are those of :class:`Store`.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:

@@ -56,7 +56,10 @@ class _Space:
 
 
 class MemoryStore:
-    """A storage provider that lives as long as this object. Its *name* is for messages and the URL only."""
+    """A storage provider that lives as long as this object. Its *name* is for messages and the URL only.
+
+    The methods are those of :class:`Store`.
+    """
 
     def __init__(self, name: str = "store", *, clock: Clock | None = None) -> None:
         self._name = name

@@ -15,7 +15,7 @@ class MountedStore:
     """The store *base*, in which the spaces named in *mounts* are those of the same names in other stores.
 
     Its URL is that of *base* with one ``mount=SPACE:URL`` a mount in the query. A mounted space hides one of that name
-    in *base*. *base* itself must not be a mounted store.
+    in *base*. *base* itself must not be a mounted store. The methods are those of :class:`Store`.
     """
 
     def __init__(self, base: Store, mounts: Mapping[str, Store]) -> None:
