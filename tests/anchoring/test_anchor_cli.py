@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +121,13 @@ def test_verifying_needs_no_data_folder(data: Path, proof: Path, tmp_path: Path)
     done = subprocess.run(command, cwd=empty, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(empty.iterdir()) == []
+
+
+def test_the_check_by_hand_in_the_ledger_document_works(data: Path, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "formats" / "ledger.md").read_text()
+    (program,) = re.findall(r"<<'END'\n(.*?)\nEND", text, re.DOTALL)
+    data.rename(tmp_path / "millstream-data")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [sys.executable, "-c", f"{program}\nprint(entry['number'])"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("2\n", "")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -227,6 +228,27 @@ def _holds(data: bytes, cas: LocalCas) -> bool:
     except ProofError:
         return False
     return True
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every member and element inside *value*."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def test_any_member_replaced_by_anything_else_is_refused_with_a_reason(anchored: Any) -> None:
+    """Also where the digest fits, no value anywhere makes the check fail in another way than by its own error."""
+    data = anchored.prove(anchored.ids[2])
+    members = parse_canonical(data)
+    for path in places(members):
+        for value in (None, -1, 0, 2**53 - 1, 1.5, True, "", "x", "0" * 64, [], {}, [None], {"": 0}):
+            was = members
+            for key in path:
+                was = was[key]
+            if path[0] != "digest" and (value != was or type(value) is not type(was)):
+                assert not _holds(forged(data, set_to(*path, value)), anchored.cas), (path, value)
 
 
 def test_a_pinned_head_must_be_in_the_chain_at_or_after_the_anchor(anchored: Any) -> None:
