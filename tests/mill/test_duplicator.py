@@ -195,6 +195,15 @@ def test_d15_a_source_that_reads_wrong_three_times_never_reaches_the_destination
     assert QUARANTINE not in world.stores["2"].spaces()
 
 
+def test_rotten_bytes_do_not_stay_at_a_destination_that_took_them_against_its_promise(world: Any) -> None:
+    world.put(SOURCE)
+    world.stores["1"] = flips_bit(world.stores["1"])
+    world.stores["2"] = Lying(world.stores["2"])
+    with pytest.raises(DuplicationError, match="was read 3 times"):
+        duplicate(world)
+    assert not world.has(COPY)
+
+
 def test_d16_a_source_that_reads_well_the_third_time_is_copied(world: Any) -> None:
     class Flaky(StoreWrapper):
         failures = 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -188,7 +188,7 @@ def encode_report(report: Report) -> bytes:
     return canonical_json(msgspec.to_builtins(report))
 
 
-def tsv_lines(results: Iterable[CheckResult], *, account: str = "local", store_type: str = "") -> Iterable[str]:
+def tsv_lines(results: Iterable[CheckResult], *, account: str = "local", store_type: str = "") -> Iterator[str]:
     """*results* as TSV lines with a heading; tabs, line ends and backslashes in values are escaped."""
     yield "\t".join(COLUMNS) + "\n"
     for result in results:

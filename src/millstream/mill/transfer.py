@@ -19,18 +19,16 @@ READ_ATTEMPTS = 3
 WRITE_ATTEMPTS = 4
 """How often a destination is written that confirms another checksum (reference mill, D17)."""
 
-
 MAX_ID_BYTES = 1024
 """The longest content id that every store takes, in bytes of UTF-8."""
 
 
 class HashingReader(io.RawIOBase):
-    """Reads from *source* and knows the SHA-256 and size of what has been read."""
+    """Reads from *source* and knows the SHA-256 of what has been read."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self._hasher = hashlib.sha256()
-        self.size = 0
 
     def readable(self) -> bool:
         return True
@@ -38,7 +36,6 @@ class HashingReader(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         data = self._source.read(size)
         self._hasher.update(data)
-        self.size += len(data)
         return data
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
@@ -75,14 +72,11 @@ def transfer(
         except OSError:
             reads += 1
             continue
-        if read != sha256:
-            reads += 1
-            continue
-        if stored is not None and _confirmed(providers, destination, stored) == sha256:
-            return stored
-        writes += 1
         if stored is not None:
+            if read == sha256 == _confirmed(providers, destination, stored):
+                return stored
             set_aside(providers, destination, f"arrived wrong from store {source.store}")
+        reads, writes = (reads + 1, writes) if read != sha256 else (reads, writes + 1)
     if reads >= READ_ATTEMPTS:
         raise DuplicationError(
             f"{source} was read {reads} times and never matched its checksum {sha256}: it may have rotted; "

@@ -1,0 +1,49 @@
+"""The format pages say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from millstream.mill.bitcheck import Answer, Verdict
+from millstream.mill.policy import Policy, parse_policy
+from millstream.mill.policy_lint import lint_policy
+from millstream.mill.report import COLUMNS, Finding, Report, ReportResult
+
+FORMATS = Path(__file__).parents[2] / "docs" / "formats"
+
+
+def page(name: str) -> str:
+    return (FORMATS / name).read_text(encoding="utf-8")
+
+
+def test_the_example_policy_loads_without_a_warning() -> None:
+    (example,) = re.findall(r"```json\n(.*?)```", page("duplication-policy.md"), re.DOTALL)
+    policy, warnings = parse_policy(example, "me")
+    assert (list(policy.spaces), policy.ignored, warnings) == (["spaceA", "spaceB"], ("scratch",), [])
+
+
+def test_every_warning_that_can_be_given_is_described() -> None:
+    described = set(re.findall(r"^\| `([a-z-]+)` \|", page("duplication-policy.md"), re.MULTILINE))
+    odd = '{"spaceDuplicationStorePolicies":{"x-s":[PAIR,PAIR],"e":[],"c":[PAIR,BACK],"i":[SAME]},'
+    odd += '"defaultPolicies":[OTHER,],"spacesToIgnore":["i"]}'
+    for name, source, destination in (("PAIR", 1, 2), ("BACK", 2, 1), ("SAME", 1, 1), ("OTHER", 1, 9)):
+        odd = odd.replace(name, f'{{"srcStoreId":"{source}","destStoreId":"{destination}"}}')
+    policy, warnings = parse_policy(odd, "me")
+    assert isinstance(policy, Policy)
+    given = {warned.code for warned in [*warnings, *lint_policy(policy, "12")]}
+    assert given == described
+
+
+def test_every_field_and_word_of_a_report_is_described() -> None:
+    text = page("report.md")
+    words = set(re.findall(r"`([^`\n]+)`", text))
+    fields = [*msgspec.structs.fields(Report), *msgspec.structs.fields(Finding)]
+    assert {field.name for field in fields} <= words
+    assert {result.value for result in ReportResult} <= words
+    assert {answer.value for answer in Answer} - {Answer.NOT_KEPT.value} <= words
+    assert {verdict.value for verdict in Verdict} - {Verdict.RETRY.value} <= words
+    listed = " ".join(re.findall(r"^    (date-checked.*)\n    (.*)$", text, re.MULTILINE)[0]).split()
+    assert tuple(listed) == COLUMNS
