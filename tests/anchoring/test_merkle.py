@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.anchoring.merkle import MerklePathError, inclusion_path, leaf_hash, merkle_root, node_hash, root_of_path
+from millstream.anchoring.errors import MerklePathError
+from millstream.anchoring.merkle import inclusion_path, leaf_hash, merkle_root, node_hash, root_of_path
 
 
 def tree_hash(entries: list[bytes]) -> bytes:

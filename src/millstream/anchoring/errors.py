@@ -4,6 +4,7 @@
 
     AnchoringError
     ├── BatchFormatError      a batch, manifest or line breaks the rules of its format (InputError)
+    ├── MerklePathError       a path does not fit its tree (InputError)
     ├── JournalBusyError      another process is cutting batches (BusyError)
     ├── CasError              content-addressed storage
     │   ├── CasNotFoundError    no such file (NotFoundError)
@@ -29,6 +30,10 @@ class AnchoringError(MillstreamError):
 
 class BatchFormatError(AnchoringError, InputError):
     """The bytes break the rules of the records format (docs/formats/records.md)."""
+
+
+class MerklePathError(AnchoringError, InputError):
+    """The path does not fit a tree of this size."""
 
 
 class JournalBusyError(AnchoringError, BusyError):

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from millstream.core.errors import InputError
-
-
-class MerklePathError(InputError):
-    """The path does not fit a tree of this size."""
+from millstream.anchoring.errors import MerklePathError
 
 
 def leaf_hash(data: bytes) -> bytes:

@@ -14,11 +14,11 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_file, read_manifest
-from millstream.anchoring.errors import AnchoringError, BatchFormatError, CasError, LedgerError, ProofError
+from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, MerklePathError, ProofError
 from millstream.anchoring.files import StoredBatch, split_batches
 from millstream.anchoring.ledger import LedgerEntry, check_tail
 from millstream.anchoring.manifest import BatchFile, Manifest
-from millstream.anchoring.merkle import MerklePathError, leaf_hash, root_of_path
+from millstream.anchoring.merkle import leaf_hash, root_of_path
 from millstream.anchoring.records import BatchHeader, decode_message, encode_header
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
 from millstream.core.message import Message
@@ -161,7 +161,7 @@ def _check_message(proof: Proof) -> Message:
         line = canonical_json(proof.message)
         message = decode_message(line)
         root = root_of_path(leaf_hash(line), proof.message_index, proof.batch_header.count, _hashes(proof.message_path))
-    except (AnchoringError, CanonicalError, MerklePathError) as error:
+    except (BatchFormatError, CanonicalError, MerklePathError) as error:
         raise ProofError(f"the message of the proof does not hold: {error}") from error
     if message.id != proof.id:
         raise ProofError(f"the proof is for message {proof.id}, and message {message.id} is in it")

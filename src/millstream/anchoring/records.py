@@ -85,7 +85,7 @@ def encode_batch(batch: EventBatch, messages: Sequence[Message]) -> EncodedBatch
         source=batch.source,
         start=batch.start,
     )
-    check_numbers(header)
+    _check_numbers(header)
     return EncodedBatch(header, b"\n".join(lines) + b"\n", tuple(batch.events))
 
 
@@ -102,7 +102,7 @@ def decode_header(line: bytes) -> BatchHeader:
         raise BatchFormatError(f"not a batch header: {error}") from error
     if encode_header(header) != line:
         raise BatchFormatError(f"the header of batch {header.batch[:80]!r} is not canonical JSON")
-    check_numbers(header)
+    _check_numbers(header)
     return header
 
 
@@ -118,7 +118,7 @@ def decode_message(line: bytes) -> Message:
     return message
 
 
-def check_numbers(header: BatchHeader) -> None:
+def _check_numbers(header: BatchHeader) -> None:
     """Raise :class:`BatchFormatError` where *header* counts no message or has a number that JSON cannot keep."""
     if header.count < 1:
         raise BatchFormatError(f"batch {header.batch[:80]!r} counts {header.count} messages; a batch has at least one")
