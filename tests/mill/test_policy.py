@@ -128,7 +128,7 @@ def test_the_parser_reads_what_json_reads(value: object, indent: int | None, asc
     assert parsed.trailing_commas == ()
 
 
-@given(st.text(alphabet='{}[]":, \n\\a1-eE.tru\x00', max_size=30))
+@given(st.text(alphabet='{}[]":, \n\\a10-eE.tru\x00', max_size=30))
 def test_the_parser_accepts_nothing_that_json_refuses_but_trailing_commas(text: str) -> None:
     try:
         parsed = parse_located(text, "f")
@@ -136,6 +136,14 @@ def test_the_parser_accepts_nothing_that_json_refuses_but_trailing_commas(text: 
         return
     if not parsed.trailing_commas:
         json.loads(text)
+
+
+def test_a_large_policy_is_read_in_a_moment() -> None:
+    pairs = ",\n".join(f'{{"srcStoreId":"1","destStoreId":"{n}"}}' for n in range(10_000))
+    policy, _ = parse_policy(f'{{"defaultPolicies":[\n{pairs}\n]}}', "a")
+    assert len(policy.defaults) == 10_000
+    with pytest.raises(PolicyError, match="line 10002, column 1: a value"):
+        parse_policy(f'{{"defaultPolicies":[\n{pairs},\n,]}}', "a")
 
 
 LINT = [

@@ -18,7 +18,7 @@ MAX_DEPTH = 20
 """Deeper nesting than this is no policy."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_SCALAR = re.compile(r"true|false|null|-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_SCALAR = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 _decoder = json.JSONDecoder()
 
@@ -81,6 +81,7 @@ class _Parser:
     def __init__(self, text: str, name: str) -> None:
         self._text, self._name = text, name
         self._at = 0
+        self._counted, self._line, self._line_start = 0, 1, 0  # lines are counted as they go by
         self._depth = 0
         self._comma: Spot | None = None  # the one just read
         self._commas: list[Spot] = []
@@ -174,7 +175,10 @@ class _Parser:
 
     def _spot(self, at: int | None = None) -> Spot:
         at = self._at if at is None else at
-        return Spot(self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at))
+        self._line += self._text.count("\n", self._counted, at)
+        self._line_start = max(self._line_start, self._text.rfind("\n", self._counted, at) + 1)
+        self._counted = at
+        return Spot(self._line, at - self._line_start + 1)
 
     def _error(self, what: str, spot: Spot | None = None) -> PolicyError:
         return PolicyError(f"{self._name}, {spot or self._spot()}: {what}")
