@@ -15,6 +15,31 @@ from millstream.log.errors import CorruptBlockError
 from millstream.log.ids import IdRange
 
 
+class Run:
+    """Consecutive blocks of a log that are decoded together, once, however many batches are cut from them."""
+
+    def __init__(self, log: str, blocks: Sequence[Block]) -> None:
+        self.log = log
+        self.ids = IdRange(blocks[0].header.first_id, blocks[-1].header.last_id)
+        self._blocks = blocks
+        self._decoded: dict[tuple[str, ...] | None, pa.RecordBatch] = {}
+
+    def decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """All messages, or those *columns* of them. Raises :class:`CorruptBlockError`."""
+        names = None if columns is None else tuple(columns)
+        if names not in self._decoded:
+            parts = [self._decode_block(block, names) for block in self._blocks]
+            joined = pa.Table.from_batches(parts).combine_chunks().to_batches() if len(parts) > 1 else parts
+            self._decoded[names] = joined[0]
+        return self._decoded[names]
+
+    def _decode_block(self, block: Block, columns: Sequence[str] | None) -> pa.RecordBatch:
+        try:
+            return block.decode(columns)
+        except BlockError as error:
+            raise CorruptBlockError(self.log, block.header.first_id, str(error)) from error
+
+
 class Batch:
     """Consecutive messages of a log.
 
@@ -22,10 +47,9 @@ class Batch:
     :meth:`millstream.log.Reader.ack` takes.
     """
 
-    def __init__(self, log: str, blocks: Sequence[Block], ids: IdRange, columns: Sequence[str] | None = None) -> None:
-        """The messages *ids* of consecutive *blocks*, which together hold them all."""
-        self._log = log
-        self._blocks = blocks
+    def __init__(self, run: Run, ids: IdRange, columns: Sequence[str] | None = None) -> None:
+        """The messages *ids* of *run*; *columns* are those of :attr:`arrow`."""
+        self._run = run
         self._columns = columns
         self.ids = ids
 
@@ -41,7 +65,7 @@ class Batch:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return f"<Batch of {self._log!r}, ids {self.first_id} to {self.last_id}>"
+        return f"<Batch of {self._run.log!r}, ids {self.first_id} to {self.last_id}>"
 
     @cached_property
     def arrow(self) -> pa.RecordBatch:
@@ -65,18 +89,8 @@ class Batch:
         )
 
     def _decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
-        parts = [self._decode_block(block, columns) for block in self._blocks]
-        whole = parts[0]
-        if len(parts) > 1:
-            whole = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-        skipped = self.first_id - self._blocks[0].header.first_id
-        return whole if whole.num_rows == len(self) else whole.slice(skipped, len(self))
-
-    def _decode_block(self, block: Block, columns: Sequence[str] | None) -> pa.RecordBatch:
-        try:
-            return block.decode(columns)
-        except BlockError as error:
-            raise CorruptBlockError(self._log, block.header.first_id, str(error)) from error
+        whole = self._run.decode(columns)
+        return whole if self.ids == self._run.ids else whole.slice(self.first_id - self._run.ids.first, len(self))
 
 
 def _texts(array: Any) -> Any:

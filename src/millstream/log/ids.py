@@ -8,13 +8,13 @@ import msgspec
 
 
 class IdRange(msgspec.Struct, frozen=True, order=True):
-    """The ids from ``first`` to ``last``, both included; empty where ``last`` is ``first - 1``."""
+    """The ids from ``first`` to ``last``, both included; empty where ``last`` is less."""
 
     first: int
     last: int
 
     def __len__(self) -> int:
-        return self.last - self.first + 1
+        return max(self.last - self.first + 1, 0)
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.first, self.last + 1))

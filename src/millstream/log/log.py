@@ -77,12 +77,12 @@ class Log:
     ) -> Iterator[Batch]:
         """The messages from *first_id* to *last_id* (the end of the log without it), for no consumer in particular.
 
-        With *columns* only those are decoded into ``batch.arrow``. Raises :class:`CorruptBlockError`,
-        :class:`MissingBlockError`.
+        With *columns* only those are decoded into ``batch.arrow``. Raises :class:`LogInputError`, and while the
+        batches are taken :class:`CorruptBlockError` and :class:`MissingBlockError`.
         """
         ids = self._ids(first_id, last_id)
         blocks = scan_blocks(self._backend, self.name, ids)
-        yield from cut_batches(self.name, blocks, ids, max_messages=65_536, columns=columns)
+        return cut_batches(self.name, blocks, ids, max_messages=65_536, columns=columns)
 
     def block_ranges(self, first_id: int = 1, last_id: int | None = None) -> Sequence[BlockRange]:
         """The blocks from *first_id* to *last_id* with their sizes, for sharing out work; nothing is read."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.backend import Backend, StoredBlock
-from millstream.log.batch import Batch
+from millstream.log.batch import Batch, Run
 from millstream.log.block import Block, BlockError, name_hash
-from millstream.log.errors import CorruptBlockError, DamagedLogError, MissingBlockError
+from millstream.log.errors import CorruptBlockError, DamagedLogError, LogInputError, MissingBlockError
 from millstream.log.ids import IdRange
 
 FETCH_BYTES = 4 << 20
-_SMALL = 4096  # messages; blocks below it are joined into larger batches
-_JOINED = 65_536  # messages, at most
+_SMALL = 4096, 128 << 10  # messages, raw bytes; blocks below both are joined into larger batches …
+_JOINED = 65_536, 1 << 20  # … of at most so many messages and raw bytes, since joining copies
 
 
 def scan_blocks(backend: Backend, log: str, ids: IdRange) -> Iterator[Block]:
@@ -74,27 +75,44 @@ def cut_batches(
 ) -> Iterator[Batch]:
     """Batches of at most *max_messages* that hold *ids*: large blocks are cut, runs of small ones are joined.
 
-    All that comes before a damage is given before the damage is raised.
+    All that comes before a damage is given before the damage is raised. Raises :class:`LogInputError` for *columns*
+    that a message has not.
     """
+    _check_columns(columns)
+    return _cut(log, blocks, ids, max_messages, columns)
+
+
+def _cut(
+    log: str, blocks: Iterator[Block], ids: IdRange, max_messages: int, columns: Sequence[str] | None
+) -> Iterator[Batch]:
     for group in _groups(blocks, max_messages):
-        first = max(ids.first, group[0].header.first_id)
-        last = min(ids.last, group[-1].header.last_id)
-        for start in range(first, last + 1, max_messages):
-            yield Batch(log, group, IdRange(start, min(last, start + max_messages - 1)), columns)
+        run = Run(log, group)
+        last = min(ids.last, run.ids.last)
+        for first in range(max(ids.first, run.ids.first), last + 1, max_messages):
+            yield Batch(run, IdRange(first, min(last, first + max_messages - 1)), columns)
+
+
+def _check_columns(columns: Sequence[str] | None) -> None:
+    unknown = set(columns or ()) - set(MESSAGE_SCHEMA.names)
+    if unknown:
+        raise LogInputError(f"a message has no {', '.join(sorted(unknown))}; it has {', '.join(MESSAGE_SCHEMA.names)}")
 
 
 def _groups(blocks: Iterator[Block], max_messages: int) -> Iterator[list[Block]]:
+    """Runs of small blocks that make no more than *max_messages*, and each large block alone."""
     group: list[Block] = []
+    count = size = 0
     damage: DamagedLogError | None = None
     try:
         for block in blocks:
-            if group and not _fits(block, group, max_messages):
+            count, size = count + block.header.count, size + block.header.raw_bytes
+            if group and (not _is_small(block) or count > min(max_messages, _JOINED[0]) or size > _JOINED[1]):
                 yield group
-                group = []
+                group, count, size = [], block.header.count, block.header.raw_bytes
             group.append(block)
-            if block.header.count >= _SMALL:
+            if not _is_small(block):
                 yield group
-                group = []
+                group, count, size = [], 0, 0
     except DamagedLogError as error:
         damage = error
     if group:
@@ -103,7 +121,5 @@ def _groups(blocks: Iterator[Block], max_messages: int) -> Iterator[list[Block]]
         raise damage
 
 
-def _fits(block: Block, group: list[Block], max_messages: int) -> bool:
-    """Whether *block* is small, and makes no more than *max_messages* with the small ones before it."""
-    count = block.header.last_id - group[0].header.first_id + 1
-    return block.header.count < _SMALL and count <= min(max_messages, _JOINED)
+def _is_small(block: Block) -> bool:
+    return block.header.count < _SMALL[0] and block.header.raw_bytes < _SMALL[1]

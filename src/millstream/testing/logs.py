@@ -241,7 +241,13 @@ class LogStoreConformance:
         for first, last in ((1, 30), (5, 5), (10, 11), (29, 99), (30, 30)):
             found = [message.id for batch in log.read(first, last) for message in batch]
             assert found == list(range(first, min(last, 30) + 1))
-        assert list(log.read(31)) == []
+        for beyond in (31, 99):
+            assert list(log.read(beyond)) == []
+            assert list(log.block_ranges(beyond)) == []
+        with pytest.raises(LogInputError):
+            log.read(0)
+        with pytest.raises(LogInputError, match="no colour"):
+            log.read(columns=["colour"])
         assert [(r.first_id, r.last_id) for r in log.block_ranges(5, 15)] == [(5, 10), (11, 15)]
 
     def test_a_sequence_that_was_stored_is_dropped_after_reopening_too(
