@@ -147,5 +147,7 @@ class Repository(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-Repository.TestCase.settings = settings(Repository.TestCase.settings, max_examples=25, stateful_step_count=25)
+Repository.TestCase.settings = settings(
+    Repository.TestCase.settings, max_examples=settings.default.max_examples // 8, stateful_step_count=25
+)
 TestRepository = Repository.TestCase

@@ -103,10 +103,9 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
 @mill.command()
 @click.option("--store", "only_store", metavar="ID", help="Only this store.")
 @click.option("--space", "only_space", metavar="SPACE", help="Only this space.")
-@click.option("--account", default="local", show_default=True, help="Named in the reports.")
 @data_options
 @json_option
-def check(settings: Settings, only_store: str | None, only_space: str | None, account: str, as_json: bool) -> int:
+def check(settings: Settings, only_store: str | None, only_space: str | None, as_json: bool) -> int:
     """Read every byte, compare it with the manifest, and write a report for each space.
 
     What is found is put on the repair queue (see `millstream mill repair`). Exit code 1 unless every report says
@@ -115,7 +114,7 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, ac
     good = True
     with Node.open(settings) as node:
         for store, space in _spaces(node, only_store, only_space):
-            report = _check(node, store, space, account)
+            report = _check(node, store, space)
             _print_report(report, as_json)
             good = good and report.result == ReportResult.SUCCESS
     return 0 if good else 1
@@ -229,8 +228,8 @@ def _spaces(node: Node, store: str | None, space: str | None) -> list[tuple[str,
     return chosen
 
 
-def _check(node: Node, store: str, space: str, account: str) -> Report:
-    started = node.clock.now()
+def _check(node: Node, store: str, space: str) -> Report:
+    started, account = node.clock.now(), node.settings.mill.account
     lines: list[str] = []
 
     def follow(group: Sequence[Checked]) -> None:
@@ -240,10 +239,12 @@ def _check(node: Node, store: str, space: str, account: str) -> Report:
             tasks = [encode_task(one.task[1]) for one in group if one.task and one.task[0] == name]
             if tasks:
                 node.queue(name).put(tasks)
+        progress.advance(bar, len(group))
 
-    tally = check_space(
-        node.providers, node.manifest, store, space, threads=node.settings.mill.workers, on_checked=follow
-    )
+    with _progress(not is_terminal()) as progress:
+        bar = progress.add_task(f"{store}/{space}", total=node.manifest.count(store, space))
+        threads = node.settings.mill.workers
+        tally = check_space(node.providers, node.manifest, store, space, threads=threads, on_checked=follow)
     made = build_report(tally, store, space, started_at=started, ended_at=node.clock.now(), account=account)
     node.reports.save(made, "".join(lines).encode())
     return made
@@ -252,11 +253,16 @@ def _check(node: Node, store: str, space: str, account: str) -> Report:
 def _work(node: Node, *names: QueueName) -> Tally:
     """Work on the queues until they are drained, with a progress bar on a terminal."""
     total = sum(node.queue(name).depth().open for name in names)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, disable=not is_terminal() or not total, transient=True) as progress:
+    with _progress(not is_terminal() or not total) as progress:
         bar = progress.add_task("tasks", total=total)
         manager = node.workers(*names, on_progress=lambda tally: progress.update(bar, completed=tally.done))
         return manager.run_until_drained()
+
+
+def _progress(disable: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), disable=disable, transient=True
+    )
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:
