@@ -27,6 +27,11 @@ def test_help_names_every_command_without_loading_arrow() -> None:
     assert all(name in result.stdout for name in COMMANDS)
 
 
+def test_the_package_can_be_run_as_a_module() -> None:
+    command = [sys.executable, "-m", "millstream", "--version"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout.startswith(b"millstream")
+
+
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err

@@ -44,7 +44,8 @@ def anchor_batches(walk: Walk) -> Done:
     done = 0
     for group in _groups(job):
         done += len(group)
-        writer.add(walk.plan.log, group, rejects if done == total else (), config=config)
+        added = writer.add(walk.plan.log, group, rejects if done == total else (), config=config)
+        _check(not added.conflicting, f"batch {' and '.join(added.conflicting)} is known with other messages in it")
         walk.step(done, total)
     writer.cut(force=True)
     entries = list(walk.node.ledger.entries())
