@@ -279,6 +279,13 @@ def test_the_inventory_is_the_listing_of_every_space(spark: SparkSession, tmp_pa
     assert run_inventory(spark, tmp_path / "jobs", "today", copies.urls).reused
 
 
+def test_folders_may_have_names_that_spark_reads_as_patterns(
+    spark: SparkSession, tmp_path: Path, copies: Copies
+) -> None:
+    _, judged = copies.sweep(spark, tmp_path / "jobs [a-b] {c,d} *?%20")
+    assert len(list(judged.results())) == 3 * len(copies.ids)
+
+
 def test_an_inventory_of_no_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineInputError, match="no store"):
         run_inventory(spark, tmp_path, "today", {})

@@ -98,6 +98,21 @@ def test_findings_are_lines_for_people(data: Path, capfd: pytest.CaptureFixture[
     assert "B18 readme" in told
 
 
+def test_without_a_name_a_sweep_that_was_cut_short_goes_on_and_a_finished_one_does_not(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["pipeline", "integrity", "--data", str(data), "--json", "--space", "docs"]
+    assert run(command) == 0
+    flip_bit(LocalStore(data / "stores" / "primary").path_of("docs", "readme"))
+    assert run(command) == 1
+    assert len(list(data.glob("jobs/integrity-*"))) == 2
+    for record in data.glob("jobs/integrity-*/job.json"):
+        record.unlink()
+    assert run(command) in (0, 1)
+    assert len(list(data.glob("jobs/integrity-*"))) == 2
+    assert len(list(data.glob("jobs/integrity-*/job.json"))) == 1
+
+
 def test_inventory_lists_every_space(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", "inventory", "--data", str(data), "--json"]) == 0
     (told,) = lines(capfd)

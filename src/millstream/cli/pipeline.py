@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from millstream.pipeline.jobs.report import Judged, SpaceSweep
 
 name_option = click.option(
-    "--name", help="Name of the run; one that was killed goes on, one that is done is not made again (default: today)."
+    "--name",
+    help="Name of the run: one that is done is not made again (default: the one that was cut short, else a new one).",
 )
 space_option = click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
 
@@ -63,7 +64,7 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
     from millstream.pipeline.jobs.inventory import run_inventory
 
     with Node.open(settings) as node, node.spark() as spark:
-        run = name or _today(node)
+        run = name or _run_name(node, "inventory", "snapshot", spaces)
         found = run_inventory(
             spark, node.folder / "jobs", run, settings.store_urls, spaces=spaces or None, clock=node.clock
         )
@@ -81,7 +82,7 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
 def integrity(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
     """Read every copy on every store and judge it; exit code 1 unless all was listed, checked and found whole."""
     with Node.open(settings) as node:
-        judged = _sweep(node, name or _today(node), spaces)
+        judged = _sweep(node, name or _run_name(node, "integrity", "sweep", spaces), spaces)
         node.manifest.apply(judged.results())
         found = judged.spaces()
         for space in found:
@@ -126,8 +127,15 @@ def _save(node: Node, found: Report) -> None:
         node.reports.save(found)
 
 
-def _today(node: Node) -> str:
-    return datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).strftime("%Y-%m-%d")
+def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...]) -> str:
+    """The run of *job* on the same stores and spaces that was cut short; else a new one, named for the time."""
+    from millstream.pipeline.jobs.folder import unfinished
+
+    wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None}
+    for inputs in unfinished(node.folder / "jobs", job):
+        if all(inputs[name] == value for name, value in wanted.items()):
+            return str(inputs[member])
+    return datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
 
 
 def _print_record(record: JobRecord, data: str, *, as_json: bool, reused: bool) -> None:

@@ -26,6 +26,8 @@ from millstream.pipeline.java import JavaCandidate
 START_TIMEOUT = 120.0
 """Seconds that the Java machine has to open its port: a cold disk and a busy machine need many."""
 
+_BIND = "spark.driver.bindAddress"
+
 _OPENED = (
     "java.lang",
     "java.lang.invoke",
@@ -85,7 +87,7 @@ def start_gateway(
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=_environment(address),
+                env=_environment(address, confs),
                 start_new_session=True,  # Ctrl-C is the driver's to handle
             )
         try:
@@ -140,13 +142,14 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
-def _environment(address: Path) -> dict[str, str]:
+def _environment(address: Path, confs: Mapping[str, str]) -> dict[str, str]:
     """That of this process, less what would send Spark elsewhere, plus where to write port and secret."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    bound = {"SPARK_LOCAL_IP": confs[_BIND]} if _BIND in confs else {}
     return kept | {
+        **bound,
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address),
         "SPARK_HOME": str(spark_home()),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONHASHSEED": "0",  # the workers of one job must agree on hashes
     }

@@ -9,6 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+_GLOB_PATHS = "__globPaths__"
+"""Spark's own option (``DataSource.GLOB_PATHS_KEY``) to take ``[``, ``{`` and ``*`` in a path for what they are."""
+
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """*schema* for Spark: the same names, types and nullability (of the columns, not inside them)."""
@@ -17,4 +20,5 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 def read_parquet(spark: SparkSession, path: Path, schema: pa.Schema) -> DataFrame:
     """The Parquet file or folder at *path*, whose columns are those of *schema*: nothing is guessed from the files."""
-    return spark.read.schema(spark_schema(schema)).parquet(str(path))
+    reader = spark.read.schema(spark_schema(schema)).option(_GLOB_PATHS, "false")
+    return reader.parquet(str(path))

@@ -1,6 +1,6 @@
 """A job's folder: its output is there as a whole, with a record that says so, or it is done again.
 
-``job.json`` is written last. A folder without it is what a killed run left behind, and is cleaned.
+``inputs.json`` is written first and ``job.json`` last. A folder without the latter is what a killed run left behind.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class JobFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise JobBusyError(f"another process is at the job in {self.path}: let it finish or end it") from error
+            write_durably(self.path / "inputs.json", canonical_json(self.inputs))
             with explained(self.job):
                 yield
 
@@ -112,6 +113,13 @@ class JobFolder:
         write_durably(self.path / "job.json", canonical_json(msgspec.to_builtins(record)))
         log_record(record)
         return record
+
+
+def unfinished(jobs: Path, job: str) -> Iterator[dict[str, Any]]:
+    """The inputs of the runs of *job* under *jobs* that began and have not finished."""
+    for folder in sorted(jobs.glob(f"{job}-*")):
+        if (folder / "inputs.json").exists() and not (folder / "job.json").exists():
+            yield msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
 
 
 def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:

@@ -95,14 +95,15 @@ def run_integrity(
     folder = JobFolder(jobs, "integrity", msgspec.to_builtins(inputs))
     with folder.held():
         if record := folder.committed():
-            return Sweep(record, folder.data, True, _inventory(spark, folder, inputs, clock).unlisted())
+            unlisted = _inventory(spark, folder, inputs, clock).unlisted()
+            return Sweep(record, folder.data, reused=True, unlisted=unlisted)
         began = clock.monotonic()
         plan = _committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan.data, plan.record.counts["bins"])
         read = _sweep(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, inputs.stores, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         unlisted = _inventory(spark, folder, inputs, clock).unlisted()
-        return Sweep(folder.commit(record), folder.data, False, unlisted)
+        return Sweep(folder.commit(record), folder.data, reused=False, unlisted=unlisted)
 
 
 def plan_items(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
@@ -233,9 +234,11 @@ def _sweep(plan: DataFrame, bins: Bins, stores: Mapping[str, str], facts: Path) 
 
 
 def _count(folder: JobFolder, bins: Bins, read: int, seconds: float) -> JobRecord:
-    facts = sum(part.num_rows for part in parquet_rows(folder.data, ["read"]))
+    facts = size = 0
+    for part in parquet_rows(folder.data, ["read"]):
+        facts += part.num_rows
+        size += pc.sum(part.column("read")).as_py() or 0
     if facts != bins.items:
         raise PipelineError(f"{bins.items} items were planned and {facts} checked: please report this")
-    size = sum(pc.sum(part.column("read")).as_py() or 0 for part in parquet_rows(folder.data, ["read"]))
     counts = {"bins": bins.count, "hashed_now": read}
     return JobRecord("integrity", folder.inputs, bins.items, facts, size, seconds, counts)

@@ -89,12 +89,12 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
     folder = JobFolder(jobs, "report", {"sweep": sweep.record.inputs})
     with folder.held():
         if record := folder.committed():
-            return Judged(record, folder.data, True, sweep.unlisted)
+            return Judged(record, folder.data, reused=True, unlisted=sweep.unlisted)
         folder.clean()
         began = clock.monotonic()
         judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).write.parquet(str(folder.data))
         record = _count(folder, sweep, round(clock.monotonic() - began, 3))
-        return Judged(folder.commit(record), folder.data, False, sweep.unlisted)
+        return Judged(folder.commit(record), folder.data, reused=False, unlisted=sweep.unlisted)
 
 
 def judge(facts: DataFrame) -> DataFrame:
