@@ -32,6 +32,22 @@ def test_the_package_can_be_run_as_a_module() -> None:
     assert subprocess.run(command, capture_output=True, check=True).stdout.startswith(b"millstream")
 
 
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    event = '{{"id":{0},"key":"k","event_time":{0},"received_at":{0}}}\n'
+    lines = "".join(event.format(n) for n in range(20_000)).encode()
+    command = f"{sys.executable} -m millstream batch --window 0 --max-delay 0"
+    with subprocess.Popen(
+        command.split(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdin and child.stdout and child.stderr
+        child.stdin.write(lines)
+        child.stdin.close()
+        assert child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 0
+
+
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err

@@ -71,7 +71,9 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line with *arguments*; the exit code is returned."""
     try:
-        result = millstream.main(arguments, prog_name="millstream", standalone_mode=False)
+        with millstream.make_context("millstream", list(arguments)) as context:
+            result = millstream.invoke(context)
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -81,7 +83,7 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         print("millstream: interrupted; the same command goes on where it was", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has seen enough, as in `millstream log read … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MillstreamError as error:
