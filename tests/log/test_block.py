@@ -167,6 +167,14 @@ def test_a_message_that_is_too_large_is_refused_with_advice() -> None:
         make_pack([bytes((64 << 20) + 1)])
 
 
+def test_a_list_that_its_owner_changes_later_is_stored_as_it_was() -> None:
+    bodies = [b"a", b"b"]
+    pack = make_pack(bodies)
+    bodies.clear()
+    (block,) = encode_packs([pack], 1, 0, LogSpec("w"), Origin("w"))
+    assert Block(block.data).decode(["body"]).column(0).to_pylist() == [b"a", b"b"]
+
+
 def test_the_largest_message_fits_into_a_block() -> None:
     (block,) = encode_packs([make_pack([bytes(64 << 20)])], 1, 0, LogSpec("w"), Origin("w"))
     assert Block(block.data).decode(["body"]).column(0)[0].as_buffer().size == 64 << 20

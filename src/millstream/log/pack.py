@@ -43,11 +43,12 @@ def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
         raise LogInputError(f"a producer's sequence begins at 1, not {sequence}")
     if isinstance(messages, pa.RecordBatch):
         return _pack_columns(from_record_batch(messages), sequence)
-    kinds = set(map(type, messages))
+    found = list(messages)  # the caller may change its own list while ours waits for a commit
+    kinds = set(map(type, found))
     if kinds <= {bytes}:
-        return _pack_bodies(cast(Sequence[bytes], messages), sequence)
+        return _pack_bodies(cast(list[bytes], found), sequence)
     if kinds == {Message}:
-        return _pack_columns(from_messages(cast(Sequence[Message], messages)), sequence)
+        return _pack_columns(from_messages(cast(list[Message], found)), sequence)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise LogInputError(f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {names}")
 
