@@ -29,6 +29,8 @@ MAX_RAW_BYTES = 256 << 20
 
 EVENT_TIME, RECEIVED_AT, SOURCE, KEY, HEADER_COUNTS, HEADER_NAMES, HEADER_VALUES, BODY = range(1, 9)  # columns
 
+_NO_OFFSETS = pa.py_buffer(bytes(4 * (MAX_COUNT + 1)))  # of a column in which every value is empty
+
 _CRC = struct.Struct("<I")
 _CRC_AT = 8
 
@@ -111,11 +113,12 @@ def encode_block(columns: Columns, first_id: int, origin: Origin, *, compression
 class Block:
     """A block whose checksum holds, ready to be decoded."""
 
-    __slots__ = ("_sections", "header")
+    __slots__ = ("_received", "_sections", "header")
 
     def __init__(self, data: bytes) -> None:
         """Check *data* from the first byte to the last. Raises :class:`BlockError`."""
         self.header = read_header(data)
+        self._received: Any = None
         if len(data) != HEADER.size + self.header.stored_bytes:
             raise BlockError(f"{len(data)} bytes where {HEADER.size + self.header.stored_bytes} are announced")
         if _checksum(memoryview(data)[: HEADER.size], [memoryview(data)[HEADER.size :]]) != _stored_checksum(data):
@@ -146,11 +149,17 @@ class Block:
         if name == "event_time" and sections.has(EVENT_TIME):
             return pa.array(sections.times(EVENT_TIME, head.min_event_time, head.count))
         if name in {"event_time", "received_at"}:
-            return pa.array(sections.times(RECEIVED_AT, head.min_received_at, head.count))
+            return self._received_at()
         if name == "headers":
             return self._headers()
         number, kind = {"source": (SOURCE, pa.string()), "key": (KEY, pa.string()), "body": (BODY, pa.binary())}[name]
         return sections.values(number, kind, head.count) if sections.has(number) else _empty(kind, head.count)
+
+    def _received_at(self) -> Any:
+        if self._received is None:  # it often is the event time as well
+            times = self._sections.times(RECEIVED_AT, self.header.min_received_at, self.header.count)
+            self._received = pa.array(times)
+        return self._received
 
     def _headers(self) -> Any:
         count, sections = self.header.count, self._sections
@@ -231,8 +240,7 @@ def _stored_checksum(data: bytes) -> int:
 
 
 def _empty(kind: Any, count: int) -> Any:
-    offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
     if kind == HEADERS:
         nothing = pa.array([], HEADERS.value_type)
-        return pa.Array.from_buffers(kind, count, [None, offsets], children=[nothing])
-    return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(b"")])
+        return pa.Array.from_buffers(kind, count, [None, _NO_OFFSETS], children=[nothing])
+    return pa.Array.from_buffers(kind, count, [None, _NO_OFFSETS, pa.py_buffer(b"")])
