@@ -59,9 +59,7 @@ class Gateway(msgspec.Struct, frozen=True):
 
     def stop(self, timeout: float = 20.0) -> None:
         """Let the Java machine end: first by closing its input, after *timeout* seconds by force."""
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
+        _close_input(self.process)
         try:
             self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -94,9 +92,16 @@ def start_gateway(
             port, secret = _await_address(process, address, output, clock)
         except BaseException:
             process.kill()
+            _close_input(process)
             process.wait()
             raise
         return Gateway(process, port, secret)
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 def _command(java: JavaCandidate, confs: Mapping[str, str], memory: str, quick: bool, work: Path) -> list[str]:

@@ -38,6 +38,7 @@ RESULT_SCHEMA = pa.schema(
 
 
 _RESULT_FIELDS = [name for name in RESULT_SCHEMA.names if name != "seconds"]
+_ALIKE = ("verdict", "row", "kind")
 _IN_ORDER = (Verdict.SUCCESS.value, Verdict.IGNORE.value)
 
 
@@ -164,9 +165,6 @@ def _concerned(unlisted: Unlisted, places: Iterable[tuple[str, str]]) -> list[tu
     """The space whose listing broke off; where a store did not say what it has, all that are known of it."""
     known = [place for place in places if place[0] == unlisted.store and not unlisted.space]
     return known or [(unlisted.store, unlisted.space)]
-
-
-_ALIKE = ("verdict", "row", "kind")
 
 
 def _groups(part: pa.RecordBatch) -> list[dict[str, Any]]:

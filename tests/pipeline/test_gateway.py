@@ -1,0 +1,39 @@
+"""What is said when the Java machine does not come up, and that it is not left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from millstream.core.clock import VirtualClock
+from millstream.pipeline.errors import SessionStartError
+from millstream.pipeline.gateway import START_TIMEOUT, start_gateway
+from millstream.pipeline.java import JavaCandidate
+
+
+def java_that(folder: Path, does: str) -> JavaCandidate:
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o755)
+    return JavaCandidate("settings", str(program), 17, "a script")
+
+
+def start(java: JavaCandidate, work: Path, clock: VirtualClock) -> None:
+    start_gateway(java, {}, memory="64m", quick=True, work=work, clock=clock)
+
+
+def test_a_java_that_ends_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    java = java_that(tmp_path, "echo 'Unrecognized option: -Xmx64m' >&2; exit 3")
+    with pytest.raises(SessionStartError, match=r"code 3: Unrecognized option: -Xmx64m \(see .*spark-console.log\)"):
+        start(java, tmp_path, VirtualClock())
+
+
+def test_a_java_that_never_opens_its_port_is_given_up_and_ended(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    java = java_that(tmp_path, "exec cat")
+    with pytest.raises(SessionStartError, match="did not open its port within 120 s"):
+        start(java, tmp_path, clock)
+    assert clock.monotonic() > START_TIMEOUT
+    assert not [child for child in psutil.Process().children() if child.name() == "cat"]
