@@ -66,12 +66,15 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bulk tasks. ``policies`` is the folder of the policy files; empty means ``policies`` in the data folder."""
+    """Bulk tasks. ``policies`` is the folder of the policy files; empty means ``policies`` in the data folder.
+
+    ``visibility`` is how long a task is hidden once a worker has it; leases are extended while it works.
+    """
 
     account: str = "local"
     policies: str = ""
     workers: int = 8
-    visibility: Duration = Duration(1200 * MICROSECONDS)
+    visibility: Duration = Duration(60 * MICROSECONDS)
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
