@@ -151,8 +151,13 @@ class Node:
 
     @cached_property
     def providers(self) -> Providers:
-        """The storage providers by id."""
-        stores = {name: open_provider(url) for name, url in self.settings.store_urls.items()}
+        """The storage providers by id; those in the data folder are made where they are absent.
+
+        A folder elsewhere is never made: an unmounted disk must not look like an empty store.
+        """
+        stores = {
+            name: open_provider(url, create=f"//{self.folder}/" in url) for name, url in self.settings.store_urls.items()
+        }
         return Providers(stores, self.clock)
 
     @cached_property

@@ -14,6 +14,7 @@ from millstream.mill.recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings, StoreSettings
+from millstream.stores import StoreUnavailableError
 
 
 def test_a_fresh_folder_becomes_a_node(tmp_path: Path) -> None:
@@ -53,10 +54,17 @@ def test_p10_one_writer_a_second_node_cannot_write_what_the_first_one_writes(tmp
 
 
 def test_stores_are_named_by_settings_and_lie_in_the_data_folder(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
     settings = Settings(data=str(tmp_path), stores={"one": StoreSettings("file://{data}/elsewhere")})
     with Node.open(settings) as node:
         store = node.providers["one"]
         store.create_space("s")
         store.put("s", "a", io.BytesIO(b"1"))
     assert (tmp_path / "elsewhere" / "s" / "a").read_bytes() == b"1"
+
+
+def test_a_store_elsewhere_that_is_not_there_is_unavailable_and_not_empty(tmp_path: Path) -> None:
+    absent = tmp_path / "unmounted"
+    settings = Settings(data=str(tmp_path / "data"), stores={"far": StoreSettings(f"file://{absent}")})
+    with Node.open(settings) as node, pytest.raises(StoreUnavailableError):
+        node.providers["far"].has_space("s")
+    assert not absent.exists()

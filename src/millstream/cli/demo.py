@@ -58,7 +58,7 @@ def demo(
     folder = settings.folder / ROAD
     folder.mkdir(parents=True, exist_ok=True)
     plan.keep(folder)
-    _lay_out_stores(settings)
+    _keep_settings(settings)
     if records is not None:
         _put_aside(folder, records)
     teller = BarTeller(Console(stderr=True)) if is_terminal() and not as_json else PlainTeller()
@@ -87,10 +87,8 @@ def _with_stores(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, stores={**stores, **settings.stores})
 
 
-def _lay_out_stores(settings: Settings) -> None:
-    """Make the folders of the three stores, and tell later commands on this data folder of them."""
-    for name in (PRIMARY, *COPIES):
-        (settings.folder / "stores" / name).mkdir(parents=True, exist_ok=True)
+def _keep_settings(settings: Settings) -> None:
+    """Tell later commands on this data folder of the three stores."""
     path = settings.folder / FILE_NAME
     if not path.exists():
         lines = [f'[stores.{name}]\nurl = "{store.url}"\n' for name, store in settings.stores.items()]
