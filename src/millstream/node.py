@@ -155,9 +155,8 @@ class Node:
 
         A folder elsewhere is never made: an unmounted disk must not look like an empty store.
         """
-        stores = {
-            name: open_provider(url, create=f"//{self.folder}/" in url) for name, url in self.settings.store_urls.items()
-        }
+        urls = self.settings.store_urls
+        stores = {name: open_provider(url, create=self.settings.is_inside(url)) for name, url in urls.items()}
         return Providers(stores, self.clock)
 
     @cached_property

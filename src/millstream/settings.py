@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NewType
+from urllib.parse import quote
 
 import msgspec
 
@@ -110,7 +111,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def store_urls(self) -> dict[str, str]:
         """The storage providers by id; without any configured, the one at :data:`PRIMARY_URL`."""
         urls = {name: store.url for name, store in self.stores.items()} or {"primary": PRIMARY_URL}
-        return {name: url.replace("{data}", str(self.folder)) for name, url in urls.items()}
+        return {name: _with_folder(url, self.folder) for name, url in urls.items()}
+
+    def is_inside(self, url: str) -> bool:
+        """Whether the store at *url* (one of :attr:`store_urls`) lies in the data folder."""
+        return f"//{quote(str(self.folder))}/" in url.partition("?")[0]
 
     @property
     def policy_folder(self) -> Path:
@@ -153,6 +158,13 @@ def parse_duration(text: str | float) -> Duration:
     if not match:
         raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 20m, 2h, 7d, or a number of seconds")
     return Duration(round(float(match[1]) * _UNITS[match[2] or "s"]))
+
+
+def _with_folder(url: str, folder: Path) -> str:
+    """*url* with the data folder in place of ``{data}``; what stands in a query is quoted once more."""
+    path, mark, query = url.partition("?")
+    quoted = quote(str(folder))
+    return path.replace("{data}", quoted) + mark + query.replace("{data}", quote(quoted))
 
 
 def _configured(environment: Mapping[str, str]) -> Path | None:

@@ -17,13 +17,14 @@ from millstream.settings import Settings, StoreSettings
 from millstream.stores import StoreUnavailableError
 
 
-def test_a_fresh_folder_becomes_a_node(tmp_path: Path) -> None:
-    with Node.open(Settings(data=str(tmp_path / "deep" / "data"))) as node:
+@pytest.mark.parametrize("name", ["data", "50% of #1? [ä]"])
+def test_a_fresh_folder_becomes_a_node(tmp_path: Path, name: str) -> None:
+    with Node.open(Settings(data=str(tmp_path / "deep" / name))) as node:
         with node.store.log(LogSpec("events")).writer() as writer:
             writer.append([Message(b"x")])
         cid = node.cas.put(b"content")
         assert [entry.content_id for entry in node.providers["primary"].entries("cas")] == [cid]
-    assert {path.name for path in (tmp_path / "deep" / "data").iterdir()} >= {"log.db", "cas"}
+    assert {path.name for path in (tmp_path / "deep" / name).iterdir()} >= {"log.db", "cas"}
 
 
 def test_copies_of_an_anchored_file_are_known_by_store(tmp_path: Path) -> None:
