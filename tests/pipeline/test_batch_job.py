@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +15,7 @@ import pytest
 
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher
+from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
@@ -107,6 +111,40 @@ def test_a_finished_job_is_not_run_again_and_an_unfinished_one_is(
     repaired = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
     assert not repaired.reused
     assert outcome(repaired) == expected
+
+
+BATCH = """
+    import sys
+    from pathlib import Path
+    from millstream.batching import BatchConfig
+    from millstream.pipeline.jobs.batch import run_batch
+    from millstream.pipeline.session import SparkOptions, spark_session
+
+    folder, url = Path(sys.argv[1]), sys.argv[2]
+    with spark_session(folder / "work", SparkOptions(master="local[2]")) as spark:
+        run_batch(spark, folder / "jobs", url, "untidy", BatchConfig(50, 20))
+"""
+
+
+def test_p6_a_job_whose_driver_is_killed_is_done_again_and_loses_no_message(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
+) -> None:
+    messages = write_log(log_url, "untidy", untidy(9, 20_000), block_messages=5000)
+    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(BATCH), str(tmp_path), log_url])
+    clock = SystemClock()
+    deadline = clock.monotonic() + 120
+    try:
+        while not any(tmp_path.glob("jobs/batch-*/data/*")):
+            assert child.poll() is None, "the job ended before it wrote anything"
+            assert clock.monotonic() < deadline
+            clock.sleep(0.005)
+    finally:
+        child.kill()
+        child.wait()
+    assert not list(tmp_path.glob("jobs/batch-*/job.json"))
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    assert not job.reused
+    assert outcome(job) == in_process(messages, rules)
 
 
 def test_a_finished_job_is_one_line_of_canonical_json(
