@@ -35,8 +35,8 @@ docs: $(VENV)/.dev ## Check that the documents' links and commands hold
 	$(BIN)/python -m pytest -q tests/docs
 
 requirements: $(VENV)/.dev ## Compile the pinned requirements anew
-	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate --extra demo --extra build -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
+	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra build -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
 
 clean: ## Remove what was built (the demo's data stays)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -52,6 +52,7 @@ class Writer:
         self._committing = False
         self._shared = False
         self._commit_is_due = False
+        self._unattended = False
         self._failure: BaseException | None = None
         self._reported = False
         self._closed = False
@@ -93,9 +94,8 @@ class Writer:
         """
         ids = self._enqueue(make_pack(messages, sequence))
         with self._changed:
-            if self._pending and not self._commit_is_due:
-                self._commit_is_due = True
-                self._keeper.after(0, self._commit_pending)
+            self._unattended = bool(self._pending)
+            self._schedule_commit()
         return ids
 
     def durable(self, last_id: int, *, timeout: float | None = None) -> None:
@@ -195,6 +195,7 @@ class Writer:
         finally:
             self._committing = False
             self._changed.notify_all()
+            self._schedule_commit()
 
     def _let_others_join(self) -> None:
         """Let the threads that the last commit has just woken append first.
@@ -211,6 +212,7 @@ class Writer:
             packs.append(self._pending.popleft())
             size += packs[-1].size
         self._pending_bytes -= size
+        self._unattended = self._unattended and bool(self._pending)
         return packs
 
     def _commit(self, packs: list[Pack]) -> None:
@@ -238,11 +240,15 @@ class Writer:
     def _commit_pending(self) -> None:
         """Commit what append_nowait has left, a share at a time, so that other chores of the store get their turn."""
         with self._changed:
+            self._commit_is_due = False
             if self._pending and not self._committing and self._failure is None:
                 self._lead()
-            self._commit_is_due = bool(self._pending)
-            if self._commit_is_due:
-                self._keeper.after(0, self._commit_pending)
+
+    def _schedule_commit(self) -> None:
+        """See that somebody commits what nobody may be waiting for; while a commit runs, its end sees to that."""
+        if self._unattended and not self._committing and not self._commit_is_due:
+            self._commit_is_due = True
+            self._keeper.after(0, self._commit_pending)
 
     def _renew(self) -> None:
         if self._closed or self._failure is not None:
@@ -258,6 +264,7 @@ class Writer:
         self._failure = self._failure or error
         self._pending.clear()
         self._pending_bytes = 0
+        self._unattended = False
         self._changed.notify_all()
 
     def _refuse_after_failure(self) -> None:
