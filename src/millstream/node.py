@@ -151,12 +151,12 @@ class Node:
 
     @cached_property
     def providers(self) -> Providers:
-        """The storage providers by id; those in the data folder are made where they are absent.
+        """The storage providers by id; the node's own are made where they are absent.
 
-        A folder elsewhere is never made: an unmounted disk must not look like an empty store.
+        No other folder ever is: an unmounted disk must not look like an empty store.
         """
-        urls = self.settings.store_urls
-        stores = {name: open_provider(url, create=self.settings.is_inside(url)) for name, url in urls.items()}
+        settings = self.settings
+        stores = {name: open_provider(url, create=settings.owns(name)) for name, url in settings.store_urls.items()}
         return Providers(stores, self.clock)
 
     @cached_property

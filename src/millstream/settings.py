@@ -110,12 +110,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def store_urls(self) -> dict[str, str]:
         """The storage providers by id; without any configured, the one at :data:`PRIMARY_URL`."""
-        urls = {name: store.url for name, store in self.stores.items()} or {"primary": PRIMARY_URL}
-        return {name: _with_folder(url, self.folder) for name, url in urls.items()}
+        return {name: _with_folder(url, self.folder) for name, url in self._store_urls.items()}
 
-    def is_inside(self, url: str) -> bool:
-        """Whether the store at *url* (one of :attr:`store_urls`) lies in the data folder."""
-        return f"//{quote(str(self.folder))}/" in url.partition("?")[0]
+    def owns(self, store: str) -> bool:
+        """Whether *store* is the node's own: its URL is written with ``{data}``, so that its folder may be made."""
+        return "{data}" in self._store_urls.get(store, "").partition("?")[0]
+
+    @property
+    def _store_urls(self) -> dict[str, str]:
+        return {name: store.url for name, store in self.stores.items()} or {"primary": PRIMARY_URL}
 
     @property
     def policy_folder(self) -> Path:

@@ -29,9 +29,7 @@ from millstream.core.durable import write_durably
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Work in a new folder in this one: the disk that is measured.",
 )
-def bench(  # noqa: PLR0917 - options
-    name: str, runs: int, size: Size, json_file: Path | None, markdown: Path | None, folder: Path | None
-) -> None:
+def bench(name: str, runs: int, size: Size, json_file: Path | None, markdown: Path | None, folder: Path | None) -> None:
     """Run the benchmark NAME: contenders turn by turn, medians and ratios."""
     console = Console()
     err = Console(stderr=True)

@@ -185,7 +185,7 @@ class _File(NamedTuple):
 def _open(settings: Settings, name: str, *, create: bool = False) -> Store:
     urls = settings.store_urls
     if name in urls:
-        return open_provider(urls[name], create=create or settings.is_inside(urls[name]))
+        return open_provider(urls[name], create=create or settings.owns(name))
     if ":" not in name:
         known = ", ".join(sorted(urls))
         raise StoreInputError(f"there is no store {name!r} in the settings (there is {known}); name one, or give a URL")
