@@ -48,12 +48,12 @@ class Summary(msgspec.Struct, frozen=True):
 
     def next_steps(self) -> list[str]:
         """Commands to try on the data."""
-        log = self.plan.log
+        log, proven = self.plan.log, self.facts("prove")["id"]
         data = shown(self.data)
         at = "" if data == "millstream-data" else f" --data {data}"
         return [
             f"millstream log read {log} --from 1 --max 3 --jsonl{at}",
-            f"millstream prove {log} 4711{at} > proof.json && millstream verify proof.json --cas {data}/cas",
+            f"millstream prove {log} {proven}{at} > proof.json && millstream verify proof.json --cas {data}/cas",
             f"millstream anchor ledger --json{at}",
             f"millstream mill check{at}",
         ]
