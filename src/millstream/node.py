@@ -24,6 +24,7 @@ from millstream.anchoring import (
 )
 from millstream.batching import BatchConfig
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.log import LogSpec, LogStore, open_store
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
@@ -37,7 +38,7 @@ from millstream.mill.report_folder import ReportFolder
 from millstream.mill.tasks import BitCheck, Duplicate, QueueName, Repair
 from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue, WorkQueue
-from millstream.settings import Settings
+from millstream.settings import FILE_NAME, Settings
 from millstream.stores import CAS_SPACE, open_provider
 
 if TYPE_CHECKING:
@@ -46,24 +47,49 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+DATABASE = "node.db"
+
+
+class NodeError(MillstreamError):
+    """The node cannot be used."""
+
+
+class NodeNotFoundError(NodeError, NotFoundError):
+    """There is no node in this folder."""
+
+
+class NodeFolderError(NodeError, InputError):
+    """This folder cannot be a node's."""
+
+
 class Node:
     """Everything on one data folder, opened when it is first asked for and closed together. Thread-safe.
 
-    Use it as a context manager; :meth:`open` makes the data folder where it is absent.
+    Use it as a context manager.
     """
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.folder = settings.folder
         self.clock = clock or SystemClock()
+        self._is_new = not (self.folder / DATABASE).exists()
         self._resources = contextlib.ExitStack()
         self._queues: dict[str, WorkQueue] = {}
         self._opening = threading.Lock()
 
     @classmethod
-    def open(cls, settings: Settings, clock: Clock | None = None) -> Self:
-        """The node of *settings*."""
-        settings.folder.mkdir(parents=True, exist_ok=True)
+    def open(cls, settings: Settings, clock: Clock | None = None, *, create: bool = False) -> Self:
+        """The node of *settings*. With *create* its folder is made where it is absent.
+
+        Raises :class:`NodeNotFoundError` where there is no node, :class:`NodeFolderError` where there can be none.
+        """
+        try:
+            if create:
+                settings.folder.mkdir(parents=True, exist_ok=True)
+            elif not any((settings.folder / name).exists() for name in (FILE_NAME, "log.db", DATABASE)):
+                raise NodeNotFoundError(f"there is no node in {settings.folder}; check --data")
+        except OSError as error:
+            raise NodeFolderError(f"{settings.folder} cannot be a node's folder: {error.strerror}") from error
         return cls(settings, clock)
 
     def __enter__(self) -> Self:
@@ -88,7 +114,8 @@ class Node:
     @cached_property
     def database(self) -> sa.Engine:
         """The node's database: states of batches, the index of anchored messages, the manifest of copies."""
-        engine = sa.create_engine(f"sqlite:///{self.folder / 'node.db'}", connect_args={"timeout": 30})
+        place = sa.URL.create("sqlite", database=str(self.folder / DATABASE))
+        engine = sa.create_engine(place, connect_args={"timeout": 30})
         sa.event.listen(engine, "connect", _make_durable)
         self._resources.callback(engine.dispose)
         return engine
@@ -151,12 +178,13 @@ class Node:
 
     @cached_property
     def providers(self) -> Providers:
-        """The storage providers by id; the node's own are made where they are absent.
+        """The storage providers by id; a new node makes the folders of its own ones.
 
-        No other folder ever is: an unmounted disk must not look like an empty store.
+        No other folder ever is made: an unmounted disk must not look like an empty store.
         """
         settings = self.settings
-        stores = {name: open_provider(url, create=settings.owns(name)) for name, url in settings.store_urls.items()}
+        own = {name for name in settings.store_urls if self._is_new and settings.owns(name)}
+        stores = {name: open_provider(url, create=name in own) for name, url in settings.store_urls.items()}
         return Providers(stores, self.clock)
 
     @cached_property

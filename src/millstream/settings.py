@@ -146,7 +146,10 @@ def load_settings(
     environment = os.environ if environment is None else environment
     from_environment = Layer("environment", dict(_nest(environment)))
     from_flags = Layer("flag", flags or {})
-    data = from_flags.values.get("data") or from_environment.values.get("data") or DEFAULT_DATA
+    named = (layer.values.get("data") for layer in (from_flags, from_environment))
+    data = next((name for name in named if name is not None), DEFAULT_DATA)
+    if not str(data).strip():
+        raise SettingsError("--data is empty: name a folder")
     from_file = _read_file(config or _configured(environment), Path(data))
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-demo")]
 @pytest.fixture(scope="module")
 def node(undisturbed: Run) -> Iterator[Node]:
     settings, _ = load_settings({"data": str(undisturbed.data)}, environment={})
-    with Node.open(settings) as node:
+    with Node.open(settings, create=True) as node:
         yield node
 
 
@@ -134,7 +134,7 @@ def test_any_changed_file_makes_a_proof_fail_and_a_replay_find_it(undisturbed: R
     )
     (data / "millstream.toml").unlink()
     draw = random.Random(7)
-    with Node.open(Settings(data=str(data))) as node:
+    with Node.open(Settings(data=str(data)), create=True) as node:
         proof = node.prove("weather", _first_anchored(undisturbed.data))
         named = {json.loads(proof)[name] for name in ("manifest", "batch_file")}
     assert run_command("anchor", "replay", "--data", str(data)).returncode == 0

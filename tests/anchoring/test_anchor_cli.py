@@ -21,7 +21,7 @@ from millstream.testing.batches import CONFIG, make_batch, make_batches
 def data(tmp_path: Path) -> Path:
     """A node's folder with two anchors, a reject and a batch that waits."""
     folder = tmp_path / "node"
-    with Node.open(Settings(data=str(folder))) as node:
+    with Node.open(Settings(data=str(folder)), create=True) as node:
         for batches in (list(make_batches(5)), [make_batch([500, 501])]):
             node.batch_writer.add("weather", batches, [Reject(900, "late")], config=CONFIG)
             node.batch_writer.cut(force=True)

@@ -100,3 +100,65 @@ def test_doctor_finds_a_folder_that_cannot_be_used(tmp_path: Path, monkeypatch: 
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     assert run(["doctor", "--data", str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["prove", "weather", "1"], ["anchor", "ledger"], ["anchor", "replay"], ["mill", "check"], ["mill", "duplicate"]],
+)
+def test_a_mistyped_folder_is_no_node_and_nothing_is_made_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run([*arguments, "--data", str(tmp_path / "typo")]) == 3
+    assert "no node" in capsys.readouterr().err
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--data", ""], "empty"),
+        (["log", "create", "a", "--store", "memory://"], "memory"),
+        (["prove", "weather", "99999999999999999999999"], "99999999999999999999999"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_a_nodes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run(["demo", "--limit", "3", "--data", str(tmp_path / "file")]) == 2
+    assert "cannot be a node's folder" in capsys.readouterr().err
+
+
+def test_an_error_nobody_foresaw_is_one_line_that_says_how_to_see_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr("millstream.cli.config.load_settings", fail)
+    assert run(["config", "show"]) == 1
+    err = capsys.readouterr().err
+    assert err == "millstream: unexpected RuntimeError: first line (`millstream --debug …` shows where)\n"
+    with pytest.raises(RuntimeError):
+        run(["--debug", "config", "show"])
+
+
+def test_a_full_disk_behind_the_output_is_told_in_one_line() -> None:
+    command = [sys.executable, "-m", "millstream", "config", "show"]
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert result.returncode == 1
+    assert b"No space left" in result.stderr
+    assert b"Traceback" not in result.stderr

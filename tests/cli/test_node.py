@@ -17,9 +17,9 @@ from millstream.settings import Settings, StoreSettings
 from millstream.stores import StoreUnavailableError
 
 
-@pytest.mark.parametrize("name", ["data", "50% of #1? [ä]"])
+@pytest.mark.parametrize("name", ["data", "50% of #1? [ä]", "q?1"])
 def test_a_fresh_folder_becomes_a_node(tmp_path: Path, name: str) -> None:
-    with Node.open(Settings(data=str(tmp_path / "deep" / name))) as node:
+    with Node.open(Settings(data=str(tmp_path / "deep" / name)), create=True) as node:
         with node.store.log(LogSpec("events")).writer() as writer:
             writer.append([Message(b"x")])
         cid = node.cas.put(b"content")
@@ -28,7 +28,7 @@ def test_a_fresh_folder_becomes_a_node(tmp_path: Path, name: str) -> None:
 
 
 def test_copies_of_an_anchored_file_are_known_by_store(tmp_path: Path) -> None:
-    with Node.open(Settings(data=str(tmp_path))) as node:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
         cid = node.cas.put(b"content")
         record_space(node.providers, node.manifest, "primary", "cas")
         replica = node.replicas(cid)[0]
@@ -37,18 +37,18 @@ def test_copies_of_an_anchored_file_are_known_by_store(tmp_path: Path) -> None:
 
 def test_a_queue_is_opened_once_and_survives_the_node(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path))
-    with Node.open(settings) as node:
+    with Node.open(settings, create=True) as node:
         queue = node.queue(QueueName.REPAIR)
         assert node.queue(QueueName.REPAIR) is queue
         queue.put([b"task"])
         queue.lease(1, visibility=1000)
-    with Node.open(settings) as node:
+    with Node.open(settings, create=True) as node:
         assert node.queue(QueueName.REPAIR).depth().ready + node.queue(QueueName.REPAIR).depth().delayed == 1
 
 
 def test_p10_one_writer_a_second_node_cannot_write_what_the_first_one_writes(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path))
-    with Node.open(settings) as first, Node.open(settings) as second:
+    with Node.open(settings, create=True) as first, Node.open(settings, create=True) as second:
         first.queue("tasks")
         with pytest.raises(WriterBusyError, match=f"process {os.getpid()}"):
             second.queue("tasks")
@@ -56,7 +56,7 @@ def test_p10_one_writer_a_second_node_cannot_write_what_the_first_one_writes(tmp
 
 def test_stores_are_named_by_settings_and_lie_in_the_data_folder(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), stores={"one": StoreSettings("file://{data}/elsewhere")})
-    with Node.open(settings) as node:
+    with Node.open(settings, create=True) as node:
         store = node.providers["one"]
         store.create_space("s")
         store.put("s", "a", io.BytesIO(b"1"))
@@ -66,6 +66,6 @@ def test_stores_are_named_by_settings_and_lie_in_the_data_folder(tmp_path: Path)
 def test_a_store_elsewhere_that_is_not_there_is_unavailable_and_not_empty(tmp_path: Path) -> None:
     absent = tmp_path / "unmounted"
     settings = Settings(data=str(tmp_path / "data"), stores={"far": StoreSettings(f"file://{absent}")})
-    with Node.open(settings) as node, pytest.raises(StoreUnavailableError):
+    with Node.open(settings, create=True) as node, pytest.raises(StoreUnavailableError):
         node.providers["far"].has_space("s")
     assert not absent.exists()

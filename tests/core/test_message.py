@@ -63,6 +63,8 @@ def test_absent_members_take_their_defaults() -> None:
         (b'{"body":"a","color":1}', "color"),
         (b'{"body":"a","headers":[{"name":"h"}]}', "header 'h'"),
         (b"\xff", "not a message"),
+        (b'{"body":"a","event_time":9223372036854775808}', "event_time 9223372036854775808 does not fit"),
+        (b'{"body":"a","received_at":-9223372036854775809}', "received_at"),
     ],
 )
 def test_a_bad_line_is_refused_with_the_member_that_is_wrong(line: bytes, reason: str) -> None:

@@ -29,6 +29,7 @@ def test_json_lines(tmp_path: Path) -> None:
         '{"key":"b","event_time":1.5}\n'
         '{"key":"b","event_time":0,"body":"x","source":"s"}\n'
         "[1]\n"
+        '{"key":"b","event_time":"--5"}\n'
         '{"key":"b","event_time":"2024-01-01T00:00:00"}\n',
     )
     read = read_records(path)
@@ -36,7 +37,7 @@ def test_json_lines(tmp_path: Path) -> None:
         {"source": "", "key": "a", "event_time": NEW_YEAR, "body": b'{"a":[2],"b":1}'},
         {"source": "s", "key": "b", "event_time": 0, "body": b"x"},
     ]
-    assert [row.line for row in read.bad] == [2, 4, 5, 7, 8]
+    assert [row.line for row in read.bad] == [2, 4, 5, 7, 8, 9]
     assert "time zone" in read.bad[-1].reason
     assert read.bad[0].text == "nope"
 

@@ -34,6 +34,7 @@ def report(*verdicts: Verdict, note: str = "", store: str = "1", space: str = "s
     [
         (report(), ReportResult.SUCCESS, 1.0),
         (report(Verdict.SUCCESS, Verdict.IGNORE), ReportResult.SUCCESS, 1.0),
+        (report(Verdict.IGNORE, Verdict.IGNORE), ReportResult.INCOMPLETE, 1.0),
         (report(Verdict.SUCCESS, Verdict.FAILURE), ReportResult.FAILURE, 1.0),
         (report(Verdict.SUCCESS, Verdict.ERROR), ReportResult.INCOMPLETE, 0.5),
         (report(Verdict.SUCCESS, Verdict.RETRY), ReportResult.INCOMPLETE, 0.5),
@@ -55,6 +56,7 @@ def test_p9_the_figures_of_a_report_add_up(verdicts: list[Verdict], broken: bool
     assert made.bytes == 10 * len(verdicts)
     assert len(made.findings) == made.listed - made.outcomes.get("SUCCESS", 0) - made.explained
     good = all(verdict in (Verdict.SUCCESS, Verdict.IGNORE) for verdict in verdicts) and not broken
+    good = good and (not verdicts or Verdict.SUCCESS in verdicts)
     assert (made.result == ReportResult.SUCCESS) == good
 
 

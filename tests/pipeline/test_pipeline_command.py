@@ -37,7 +37,7 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
         yield spark
 
     monkeypatch.setattr(Node, "spark", shared)
-    with Node.open(Settings(data=str(tmp_path))) as node:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
         node.cas.put(b"a file")
         store = node.providers["primary"]
         store.create_space("docs")
@@ -83,7 +83,7 @@ def test_integrity_finds_damage_keeps_reports_and_says_so_in_the_exit_code(
     assert run(["pipeline", "report", "primary", "docs", "--data", str(data), "--json"]) == 1
     (kept,) = lines(capfd)
     assert kept["findings"] == broken["findings"]
-    with Node.open(Settings(data=str(data))) as node:
+    with Node.open(Settings(data=str(data)), create=True) as node:
         assert len(list(node.reports.reports("primary", "docs"))) == 2
         assert node.reports.verify("primary", "docs")
         (row,) = node.manifest.replicas("docs", "readme")

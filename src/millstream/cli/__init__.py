@@ -1,1 +1,1 @@
-"""(to be described)"""
+"""The command line: one module a command, loaded when it is called."""

@@ -30,12 +30,14 @@ def data_options(command: Command) -> Command:
 
 
 def store_options(command: Command) -> Command:
-    """Like :func:`data_options`, and ``--store URL`` for a bare log store in place of a node's own."""
+    """Like :func:`data_options`, and ``--store URL``, which wins, for a bare log store in place of a node's own."""
 
     @click.option("--store", metavar="URL", help="A bare log store, such as sqlite:///path/log.db.")
     @data_options
     @functools.wraps(command)
     def with_store(settings: Settings, *args: Any, store: str | None, **kwargs: Any) -> Any:
+        if store and store.startswith("memory:"):
+            raise click.UsageError("a memory: store ends with the command that opens it; name one on a disk")
         if store:
             settings = msgspec.structs.replace(settings, log=msgspec.structs.replace(settings.log, store=store))
         return command(settings, *args, **kwargs)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.core.durable import write_durably
+from millstream.demo.alone import alone_in
 from millstream.demo.arrivals import arrivals_of
 from millstream.demo.delivery import Delivery
 from millstream.demo.plan import DemoPlan
@@ -55,14 +56,13 @@ def demo(
     delivery = Delivery(settings.batching.max_delay, late, twice, seed)
     plan = DemoPlan(settings.batching.window, settings.batching.cut, delivery, limit, _hash(path))
     settings = _with_stores(settings)
-    folder = settings.folder / ROAD
-    folder.mkdir(parents=True, exist_ok=True)
-    plan.keep(folder)
-    _keep_settings(settings)
-    if records is not None:
-        _put_aside(folder, records)
-    teller = BarTeller(Console(stderr=True)) if is_terminal() and not as_json else PlainTeller()
-    summary = _walk(settings, plan, records, folder, teller)
+    with Node.open(settings, create=True) as node, alone_in(settings.folder / ROAD) as folder:
+        plan.keep(folder)
+        _keep_settings(settings)
+        if records is not None:
+            _put_aside(folder, records)
+        teller = BarTeller(Console(stderr=True)) if is_terminal() and not as_json else PlainTeller()
+        summary = _walk(node, plan, records, folder, teller)
     write_page(summary, Path(summary.report))
     if as_json:
         print_json(summary.to_json())
@@ -70,14 +70,14 @@ def demo(
         print_summary(summary, Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120))
 
 
-def _walk(settings: Settings, plan: DemoPlan, records: UserRecords | None, folder: Path, teller: Teller) -> Summary:
+def _walk(node: Node, plan: DemoPlan, records: UserRecords | None, folder: Path, teller: Teller) -> Summary:
     try:
-        with Node.open(settings) as node, Walk(node, plan, folder, teller) as walk:
+        with Walk(node, plan, folder, teller) as walk:
             figures = walk_road(stages_of(arrivals_of(plan, records)), walk, teller)
     finally:
         teller.close()
     bad = len(records.bad) if records is not None else 0
-    return Summary(str(settings.folder), plan, figures, bad, str(settings.folder / "report.html"))
+    return Summary(str(node.folder), plan, figures, bad, str(node.folder / "report.html"))
 
 
 def _with_stores(settings: Settings) -> Settings:

@@ -13,12 +13,18 @@ from typing import TypeVar
 import click
 
 from millstream.cli.common import json_option, print_json, size_text, store_options
-from millstream.core.errors import InputError
+from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
-from millstream.log import Log, LogSpec, LogStore, Message, Writer, open_store
+from millstream.log import IdRange, Log, LogSpec, LogStore, Message, Writer, open_store
 from millstream.settings import Settings
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
+
+
+class ConfirmationLostError(MillstreamError):
+    """Nobody reads the confirmations any more."""
+
+
 _LONGEST = 64 << 20  # bytes in a line
 
 Line = TypeVar("Line", bytes, Message)
@@ -47,7 +53,8 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
     """Append lines of FILES (or of standard input) to the log NAME, one message a line.
 
     Prints "FIRST LAST", the ids, each time a run of lines is durable. What is there to be read is stored together;
-    a line that comes alone is stored at once.
+    a line that comes alone is stored at once. The log is made where it does not exist. Without --jsonl every line is a
+    message, an empty one too; with it, empty lines are passed over.
     """
     with open_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
         for file in files or (Path("-"),):
@@ -171,8 +178,18 @@ def _append(writer: Writer, lines: list[Line]) -> None:
     if lines:
         ids = writer.append(lines)
         if ids is not None:
-            click.echo(f"{ids.first} {ids.last}")
-            sys.stdout.flush()
+            _confirm(ids)
+
+
+def _confirm(ids: IdRange) -> None:
+    try:
+        click.echo(f"{ids.first} {ids.last}")
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise ConfirmationLostError(
+            f"nobody reads the confirmations any more; all up to message {ids.last} is stored, and nothing after it"
+        ) from error
 
 
 def _runs_of_lines(handle: int) -> Iterator[list[bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 
@@ -65,6 +66,7 @@ def millstream(debug: bool) -> None:
 
 def main() -> None:
     """Run the command line and end the process; a user sees an error's text, never its traceback."""
+    logging.getLogger().addHandler(logging.NullHandler())  # libraries' complaints are ours to put into words
     sys.exit(run(sys.argv[1:]))
 
 
@@ -86,8 +88,18 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader has seen enough, as in `millstream log read … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except MillstreamError as error:
+    except Exception as error:
         if "--debug" in arguments:
             raise
-        print(f"millstream: {error}", file=sys.stderr)
-        return error.exit_code
+        print(f"millstream: {explain(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, MillstreamError) else 1
+
+
+def explain(error: Exception) -> str:
+    """*error* in one line for people. What is not raised on purpose also says how to see where it came from."""
+    if isinstance(error, MillstreamError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    first = str(error).strip().partition("\n")[0]
+    return f"unexpected {type(error).__name__}: {first} (`millstream --debug …` shows where)"

@@ -15,7 +15,7 @@ from millstream.settings import Settings
 
 @click.command()
 @click.argument("log")
-@click.argument("message_id", metavar="ID", type=click.IntRange(min=1))
+@click.argument("message_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
 @data_options
 def prove(settings: Settings, log: str, message_id: int) -> None:
     """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
@@ -33,7 +33,12 @@ def prove(settings: Settings, log: str, message_id: int) -> None:
 
 @click.command()
 @click.argument("proof", type=click.File("rb"))
-@click.option("--cas", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The folder of CID files.")
+@click.option(
+    "--cas",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The folder of CID files.",
+)
 @click.option("--ledger-head", metavar="HASH", help="Hash of the anchor's ledger entry, or of a later one, you trust.")
 @json_option
 @data_options
@@ -48,12 +53,13 @@ def verify(settings: Settings, proof: BinaryIO, cas: Path | None, ledger_head: s
     from millstream.core.message import encode_line
 
     data = proof.read(MAX_PROOF_BYTES + 1)
-    verified = verify_proof(data, LocalCas(cas or settings.folder / "cas"), ledger_head)
+    verified = verify_proof(data, LocalCas(cas or settings.folder / "cas"), ledger_head and ledger_head.lower())
     if as_json:
         print_json({**msgspec.structs.asdict(verified), "message": msgspec.Raw(encode_line(verified.message))})
         return
     print(f"message {verified.id} of log {verified.log} is in batch {verified.batch},")
-    print(f"in file {verified.batch_file}, anchored as entry {verified.anchor} of the ledger.")
+    print(f"in file {verified.batch_file}, anchored as entry {verified.anchor} of the ledger:")
+    print(encode_line(verified.message).decode("utf-8"))
     if verified.pinned:
         print(f"The pinned ledger head {ledger_head} covers it.")
     else:

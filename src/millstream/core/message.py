@@ -111,6 +111,8 @@ def decode_line(line: bytes) -> Message:
         headers = () if fields.headers is msgspec.UNSET else tuple(map(_decode_header, fields.headers))
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
         raise MessageError(f"not a message: {error}") from error
+    for name in ("event_time", "received_at", "id"):
+        _check_number(name, getattr(fields, name))
     return Message(
         body=body,
         key=fields.key or "",
@@ -144,6 +146,11 @@ def from_arrow(batch: pa.RecordBatch) -> Iterable[Message]:
     ):
         pairs = tuple((header["name"], header["value"]) for header in headers)
         yield Message(body, key, source, event_time, received_at, pairs, number)
+
+
+def _check_number(name: str, value: int | msgspec.UnsetType | None) -> None:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise MessageError(f"not a message: {name} {value} does not fit into 64 bits")
 
 
 def _encode_header(name: str, value: bytes) -> _Header:

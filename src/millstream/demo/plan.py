@@ -47,6 +47,15 @@ class DemoPlan(msgspec.Struct, frozen=True):
             ) from error
         if kept != self:
             raise PlanError(
-                f"{folder.parent} holds a demo made with other options or another input file; "
+                f"{folder.parent} holds a demo made with other options: {_difference(kept, self)}; "
                 "give the same ones again, or name another folder with --data"
             )
+
+
+def _difference(kept: DemoPlan, asked: DemoPlan) -> str:
+    """The first option that is not what it was."""
+    was, now = (msgspec.to_builtins(plan) for plan in (kept, asked))
+    for values in (was, now):
+        values.update(values.pop("delivery"))
+    name = next(name for name in was if was[name] != now[name])
+    return f"{name} was {was[name]!r} and is {now[name]!r} now"

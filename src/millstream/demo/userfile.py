@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from millstream.core.errors import InputError
 from millstream.demo.datasets import RECORD_SCHEMA
 
 REQUIRED = ("event_time", "key")
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+
 MAX_ROW_BYTES = 1_000_000
 """A longer row is put aside."""
 
@@ -171,7 +174,7 @@ def _time(value: Any, name: str) -> int | None:
         moment = value
     elif isinstance(value, dt.datetime):
         moment = _microseconds(value, name)
-    elif isinstance(value, str) and value.lstrip("-").isdecimal():
+    elif isinstance(value, str) and _WHOLE.fullmatch(value):
         moment = int(value)
     elif isinstance(value, str):
         try:

@@ -146,7 +146,8 @@ class SpaceTally:
         """SUCCESS only if everything was listed, and checked or explained, and nothing failed."""
         if self.failed:
             return ReportResult.FAILURE
-        if self.notes or self.checked + self.explained != self.listed:
+        unchecked = self.listed and not self.checked  # to explain everything away is no check
+        if self.notes or unchecked or self.checked + self.explained != self.listed:
             return ReportResult.INCOMPLETE
         return ReportResult.SUCCESS
 

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -24,10 +24,11 @@ from millstream.pipeline.gateway import Gateway
 @contextlib.contextmanager
 def connected(gateway: Gateway) -> Iterator[SparkSession]:
     """A session on the Java machine of *gateway*; its context is stopped when the block is left."""
-    with _own_interrupt_handler():
+    with _own_interrupt_handler() as put_back:
         try:
             with _environment(gateway.environment() | {"PYSPARK_PYTHON": sys.executable}):
                 spark = SparkSession.builder.getOrCreate()
+            put_back()
             yield spark
         finally:
             _disconnect()
@@ -53,16 +54,23 @@ def _disconnect() -> None:
 
 
 @contextlib.contextmanager
-def _own_interrupt_handler() -> Iterator[None]:
-    """Put back what Ctrl-C did before: PySpark sets a handler that talks to its Java machine, and leaves it there."""
+def _own_interrupt_handler() -> Iterator[Callable[[], None]]:
+    """Put back what Ctrl-C did before, when called and at the end.
+
+    PySpark sets a handler that talks to its Java machine in the midst of another talk, and leaves it there.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
     before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         signal.signal(signal.SIGINT, before)
+
+    try:
+        yield put_back
+    finally:
+        put_back()
 
 
 @contextlib.contextmanager

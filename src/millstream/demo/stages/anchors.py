@@ -30,6 +30,7 @@ def batch_log(walk: Walk) -> Done:
     messages = walk.figures[f"publish-{walk.plan.log}"].counts["messages"]
     if batched + reasons.total() != messages:
         raise DemoError(f"{messages} messages, but {batched} in batches and {reasons.total()} rejected")
+    _check(bool(starts), f"all {messages:,} messages were rejected ({_words(reasons)}); nothing can be anchored")
     hours = Hours.of(np.array(starts, np.int64))
     facts = {"rejected": dict(reasons), "messages": messages, "per_hour": msgspec.to_builtins(hours)}
     counts = {"messages": messages, "batches": len(starts), "in batches": batched, "rejected": reasons.total()}
@@ -76,6 +77,10 @@ def _groups(job: BatchJob) -> Any:
 def _rules(walk: Walk) -> Mapping[str, Any]:
     rules: Mapping[str, Any] = msgspec.to_builtins(walk.node.batch_config)
     return rules
+
+
+def _words(reasons: Mapping[Any, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
 
 
 def _check(holds: bool, otherwise: str) -> None:
