@@ -16,6 +16,7 @@ from millstream.core.message import Message, to_arrow
 from millstream.log import FencedError, IdRange, LogSpec, LogStore, WriterBusyError
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
+from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 
 SPEC = LogSpec("weather", block_bytes=400, block_messages=16)
@@ -177,7 +178,22 @@ class SqliteLogMachine(LogMachine):
         shutil.rmtree(self.folder)
 
 
+class SegmentsLogMachine(LogMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="millstream-log-machine-"))
+
+    def backend(self) -> Backend:
+        return SegmentsBackend(self.folder, self.clock, segment_bytes=1500)
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
 TestMemoryLogMachine = MemoryLogMachine.TestCase
 TestMemoryLogMachine.settings = settings(max_examples=EXAMPLES // 3, stateful_step_count=25)
 TestSqliteLogMachine = SqliteLogMachine.TestCase
 TestSqliteLogMachine.settings = settings(max_examples=EXAMPLES // 6, stateful_step_count=20)
+TestSegmentsLogMachine = SegmentsLogMachine.TestCase
+TestSegmentsLogMachine.settings = settings(max_examples=EXAMPLES // 6, stateful_step_count=20)
