@@ -140,6 +140,10 @@ class Backend(Protocol):
 
     def statistics(self, log: str) -> Statistics: ...
 
+    def check(self, log: str) -> Sequence[str]:
+        """What is wrong with what the backend keeps around the blocks, in words; the blocks are checked by others."""
+        ...
+
     def get_state(self, log: str, key: str) -> State: ...
 
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:

@@ -104,6 +104,10 @@ class MemoryBackend:
             max_received_at=max(head.max_received_at for head in heads),
         )
 
+    def check(self, log: str) -> Sequence[str]:
+        self._log(log)
+        return ()
+
     def get_state(self, log: str, key: str) -> State:
         return self._log(log).states.get(key, State())
 

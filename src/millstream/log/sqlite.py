@@ -134,6 +134,10 @@ class SqliteBackend:
             row = db.execute(sql.STATISTICS.format(self._number(db, log))).fetchone()
             return Statistics(*row) if row[0] is not None else Statistics()
 
+    def check(self, log: str) -> Sequence[str]:
+        self.head(log)  # there is nothing around the blocks but their rows, which are read with them
+        return ()
+
     def get_state(self, log: str, key: str) -> State:
         with self._reading() as db:
             row = db.execute(sql.GET_STATE, (self._number(db, log), key)).fetchone()

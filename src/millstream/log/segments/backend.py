@@ -143,6 +143,11 @@ class SegmentsBackend:
         with translated(self._folder):
             return found.stream.statistics()
 
+    def check(self, log: str) -> Sequence[str]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.check()
+
     def get_state(self, log: str, key: str) -> State:
         found = self._log(log)
         with translated(self._folder):

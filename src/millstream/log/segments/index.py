@@ -105,6 +105,12 @@ class SealedSegments:
             self._sums[first_id] = summarize(self.load(first_id)[0])
         return self._sums[first_id]
 
+    def check(self, first_id: int) -> tuple[list[str], int]:
+        """What is wrong with head and footer of a segment, and up to where its commits reach (0: nobody knows)."""
+        _, problems = self.load(first_id)
+        path = self._folder / segment_name(first_id)
+        return problems, 0 if problems else path.stat().st_size - _footer_of(path)
+
     def load(self, first_id: int) -> tuple[Any, list[str]]:
         """The index of a segment as its file has it now, and what is wrong with head and footer."""
         path = self._folder / segment_name(first_id)
@@ -124,11 +130,17 @@ class SealedSegments:
 
 
 def _read_footer(path: Path) -> Any:
+    footer = _footer_of(path)
+    return decode_footer(read_part(path, path.stat().st_size - footer, footer))
+
+
+def _footer_of(path: Path) -> int:
+    """How many bytes the footer has."""
     size = path.stat().st_size
     footer = footer_size(read_part(path, max(size - FOOTER_TAIL, 0), FOOTER_TAIL))
     if footer > size:
         raise FormatError(f"a footer of {footer} bytes does not fit into the file")
-    return decode_footer(read_part(path, size - footer, footer))
+    return footer
 
 
 def select(entries: Any, first_id: int, last_id: int) -> Any:

@@ -145,14 +145,20 @@ class Scan:
         begin, last_id = self.offset, self.last_id
         if self._file.get(begin, len(FOOTER_MARK)) == FOOTER_MARK:
             return True
-        try:
-            commit = self._commit_at(begin)
-            cut_short = begin + commit.size + commit.bytes > limit
-        except FormatError:
-            cut_short = limit - begin < COMMIT_HEAD
         followed = self._skip(limit)
         self.offset, self.last_id = begin, last_id
-        return not followed and (cut_short or has_unwritten_sector(self._file.path, begin, limit))
+        return not followed and (self._is_cut_short(limit) or has_unwritten_sector(self._file.path, begin, limit))
+
+    def _is_cut_short(self, limit: int) -> bool:
+        left = limit - self.offset
+        try:
+            name = name_size(self._file.get(self.offset, COMMIT_HEAD))
+            if left < COMMIT_HEAD + name:
+                return True
+            commit = self._commit_at(self.offset)
+        except FormatError:
+            return left < COMMIT_HEAD
+        return left < commit.size + commit.bytes
 
 
 def has_unwritten_sector(path: Path, begin: int, end: int) -> bool:

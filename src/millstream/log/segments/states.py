@@ -118,8 +118,10 @@ class StateJournal:
             raise self._damage(f"what stands at byte {self._offset} is not what was written")
 
     def _is_torn(self, end: int) -> bool:
-        """Whether the rest looks like one write that never ended."""
+        """Whether the rest looks like one write that never ended: nothing whole comes after it."""
         rest = read_part(self._path, self._offset, end - self._offset)
+        if any(next(_entries(rest[start:]), None) for start in range(1, len(rest))):
+            return False
         cut_short = len(rest) < _RECORD.size or len(rest) - _RECORD.size < _RECORD.unpack_from(rest)[0]
         return cut_short or has_unwritten_sector(self._path, self._offset, end)
 

@@ -112,13 +112,16 @@ class SegmentStream:
             size = path.stat().st_size
             if size < confirmed or scan.offset < confirmed or not scan.run_on(size):
                 raise self._damage("; ".join(scan.problems) or f"{path} is shorter than what was confirmed")
+            end = End(self._boot, segments[-1], scan.offset, scan.last_id, scan.received_at)
+            if end == announced and size == end.offset:
+                return
             self._close_handle()
-            handle = self._handle(segments[-1])
-            _write_again(handle, confirmed, scan.offset)
-            os.ftruncate(handle, scan.offset)
+            handle = self._handle(end.segment)
+            _write_again(handle, confirmed, end.offset)
+            os.ftruncate(handle, end.offset)
             sync(handle)
             sync_folder(self._folder)
-            self._announce(End(self._boot, segments[-1], scan.offset, scan.last_id, scan.received_at))
+            self._announce(end)
             self._scan, self._end = None, End()
             self.end()
 
@@ -159,6 +162,22 @@ class SegmentStream:
             self.end()
             sealed = [self._sealed.summary(segment) for segment in self._segments[:-1]]
             return index.add_up([*sealed, summarize(self._table.entries)])
+
+    def check(self) -> Sequence[str]:
+        """As :meth:`millstream.log.backend.Backend.check`: heads, footers and the heads of commits."""
+        problems: list[str] = []
+        end = self.end()
+        for segment in self._segments:
+            path = self._folder / index.segment_name(segment)
+            live = segment == end.segment
+            found, limit = ([], end.offset) if live else self._sealed.check(segment)
+            problems += found
+            if limit:
+                with contextlib.suppress(FormatError, FileNotFoundError):
+                    scan = Scan(path, index.read_head(self._folder, self._log, segment))
+                    scan.run(limit)
+                    problems += scan.problems
+        return problems
 
     def close(self) -> None:
         """Let go of the files."""
