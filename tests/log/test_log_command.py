@@ -27,6 +27,10 @@ class Shell:
         self.errors = done.stderr.decode()
         return done.stdout.decode()
 
+    def copy(self, source: str, target: str) -> str:
+        done = subprocess.run([*MILLSTREAM, "copy", source, target, "weather"], capture_output=True, check=True)
+        return done.stdout.decode()
+
     def line(self, *arguments: str) -> list[str]:
         return [*MILLSTREAM, *arguments, "--data", str(self.data)]
 
@@ -126,6 +130,17 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(shell: Shell) ->
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_a_log_is_copied_from_store_to_store_and_back(shell: Shell, tmp_path: Path) -> None:
+    one, two, three = (f"sqlite:///{tmp_path}/1.db", f"segments:///{tmp_path}/2", f"sqlite:///{tmp_path}/3.db")
+    shell.run("append", "weather", "--store", one, stdin=b"a\nb\n")
+    assert "2 messages copied and compared, ids 1 to 2" in shell.copy(one, two)
+    assert "nothing to copy, the copy has all 2" in shell.copy(one, two)
+    shell.copy(two, three)
+    assert shell.run("read", "weather", "--jsonl", "--store", three) == shell.run(
+        "read", "weather", "--jsonl", "--store", one
+    )
 
 
 def test_a_bare_store_is_named_by_its_url(shell: Shell, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import click
 from millstream.cli.common import json_option, print_json, size_text, store_options
 from millstream.core.errors import InputError
 from millstream.core.message import MessageError, decode_line, encode_line
-from millstream.log import Log, LogSpec, LogStore, Message, Writer, open_store
+from millstream.log import Log, LogSpec, LogStore, Message, Writer, copy_log, open_store
 from millstream.settings import Settings
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
@@ -119,6 +119,27 @@ def verify(settings: Settings, name: str, as_json: bool) -> int:
         verdict = "ok" if found.ok else f"{len(found.problems)} problems"
         click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked: {verdict}")
     return 0 if found.ok else 1
+
+
+@log.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.argument("name")
+@json_option
+def copy(source: str, target: str, name: str, as_json: bool) -> None:
+    """Copy the log NAME between two stores, such as sqlite:///log.db and segments:///folder.
+
+    Ids, times and headers are kept, and every batch is read back and compared. Run it again to go on after an
+    interruption, or to add what was written since.
+    """
+    with open_store(source, read_only=True) as old, open_store(target) as new:
+        done = copy_log(_log(old, name), new.log(LogSpec(name)))
+    if as_json:
+        print_json(done)
+    elif done.messages:
+        click.echo(f"{name}: {done.messages:,} messages copied and compared, ids {done.first_id} to {done.last_id}")
+    else:
+        click.echo(f"{name}: nothing to copy, the copy has all {done.last_id:,} messages")
 
 
 @contextlib.contextmanager
