@@ -132,6 +132,38 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(shell: Shell) ->
     assert process.returncode == 0
 
 
+def test_the_last_messages_are_printed_and_followed(shell: Shell) -> None:
+    shell.run("append", "weather", stdin=b"".join(b"%d\n" % n for n in range(20)))
+    assert shell.run("tail", "weather") == "".join(f"{n}\n" for n in range(10, 20))
+    assert shell.run("tail", "weather", "-n", "0") == ""
+    assert json.loads(shell.run("tail", "weather", "-n", "1", "--jsonl"))["id"] == 20
+    process = subprocess.Popen(shell.line("tail", "weather", "-n", "2", "--follow"), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process:
+        assert [process.stdout.readline() for _ in range(2)] == [b"18\n", b"19\n"]
+        shell.run("append", "weather", stdin=b"new\n")
+        assert process.stdout.readline() == b"new\n"
+        process.terminate()
+
+
+def test_a_consumer_goes_to_an_id_or_a_time(shell: Shell) -> None:
+    lines = b"".join(b'{"body":"x","received_at":%d}\n' % (n * 60_000_000) for n in range(10))
+    shell.run("append", "weather", "--jsonl", stdin=lines)
+    for where, first_id in (
+        (("--to", "4"), 4),
+        (("--time", "1970-01-01T00:02:30"), 4),
+        (("--time", "1970-01-01T01:02:30+01:00"), 4),
+        (("--time", "120000000"), 3),
+        (("--time", "2100-01-01"), 11),
+    ):
+        found = shell.run("seek", "weather", "--consumer", "job", *where)
+        assert found == f"job goes on with id {first_id} of weather\n"
+        assert json.loads(shell.run("info", "weather", "--json"))["consumers"] == {"job": first_id - 1}
+    shell.run("seek", "weather", "--consumer", "job", code=2)
+    shell.run("seek", "weather", "--consumer", "job", "--time", "noon", code=2)
+    shell.run("seek", "weather", "--consumer", "job", "--to", "12", code=2)
+
+
 def test_a_log_is_copied_from_store_to_store_and_back(shell: Shell, tmp_path: Path) -> None:
     one, two, three = (f"sqlite:///{tmp_path}/1.db", f"segments:///{tmp_path}/2", f"sqlite:///{tmp_path}/3.db")
     shell.run("append", "weather", "--store", one, stdin=b"a\nb\n")

@@ -138,6 +138,10 @@ class Backend(Protocol):
         """The ids and sizes of the blocks that hold *first_id* to *last_id*, without reading the blocks."""
         ...
 
+    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+        """The first block with a message that was received at *time* (microseconds) or later; None without one."""
+        ...
+
     def statistics(self, log: str) -> Statistics: ...
 
     def check(self, log: str) -> Sequence[str]:

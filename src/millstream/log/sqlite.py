@@ -129,6 +129,11 @@ class SqliteBackend:
             rows = db.execute(sql.BLOCK_RANGES.format(self._number(db, log)), (first_id, last_id))
             return [BlockRange(*row) for row in rows]
 
+    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+        with self._reading() as db:
+            row = db.execute(sql.FIRST_BLOCK_SINCE.format(self._number(db, log)), (time,)).fetchone()
+            return BlockRange(*row) if row else None
+
     def statistics(self, log: str) -> Statistics:
         with self._reading() as db:
             row = db.execute(sql.STATISTICS.format(self._number(db, log))).fetchone()

@@ -138,6 +138,11 @@ class SegmentsBackend:
         with translated(self._folder):
             return found.stream.ranges(first_id, last_id)
 
+    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.first_block_since(time)
+
     def statistics(self, log: str) -> Statistics:
         found = self._log(log)
         with translated(self._folder):

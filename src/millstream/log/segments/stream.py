@@ -156,6 +156,21 @@ class SegmentStream:
             for row in entries[["first_id", "last_id", "bytes"]].tolist()
         ]
 
+    def first_block_since(self, time: int) -> BlockRange | None:
+        """As :meth:`millstream.log.backend.Backend.first_block_since`."""
+        with self._state:
+            self.end()
+            segments, live = list(self._segments), self._table.entries
+        for segment in segments:
+            with self._state:
+                if segment != segments[-1] and not _reaches(self._sealed.summary(segment), time):
+                    continue
+                entries = live if segment == segments[-1] else self._sealed.entries(segment)
+            found = entries[entries["max_received_at"] >= time][:1]
+            if len(found):
+                return BlockRange(*found[["first_id", "last_id", "bytes"]].tolist()[0])
+        return None
+
     def statistics(self) -> Statistics:
         """As :meth:`millstream.log.backend.Backend.statistics`."""
         with self._state:
@@ -304,6 +319,10 @@ def _entries(commit: Commit, offset: int) -> list[Entry]:
         entries.append((head.first_id, head.last_id, offset, size, *times))
         offset += size
     return entries
+
+
+def _reaches(sums: Statistics, time: int) -> bool:
+    return sums.max_received_at is not None and sums.max_received_at >= time
 
 
 @contextlib.contextmanager
