@@ -121,6 +121,12 @@ class LogMachine(RuleBasedStateMachine):
             self.reader.ack(many if form == "list" else many[0])
             self.acked.update(many)
 
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        first_id = data.draw(st.integers(1, len(self.model) + 1))
+        self.reader.seek(first_id)
+        self.acked = set(range(1, first_id))
+
     @rule(size=st.integers(1, 50))
     def a_new_reader_sees_exactly_what_is_not_acknowledged(self, size: int) -> None:
         self.reader.close()

@@ -17,7 +17,7 @@ from millstream.log import LogSpec, LogStore
 from millstream.log.segments import stream as stream_module
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.segments.files import sync
-from millstream.log.segments.format import End, decode_end, encode_end
+from millstream.log.segments.format import SEGMENT_HEAD, End, decode_end, encode_end, snapshot_size
 from millstream.log.segments.lease import LeaseRecord, write_lease
 
 SPEC = LogSpec("weather", block_messages=20)
@@ -44,7 +44,7 @@ class PowerLoss:
         self.calls += 1
         if self.calls == self.moment:
             shutil.copytree(self.folder, self.image)
-            self.torn = path.name, self.synced.get(path, 0)
+            self.torn = path.name, self.synced.get(path) or head_size(path)
         sync(handle)
         self.synced[path] = path.stat().st_size
 
@@ -108,10 +108,14 @@ def check(confirmed: int, bodies: list[bytes]) -> None:
     assert len(bodies) in {confirmed * PACK, (confirmed + 1) * PACK}
 
 
+def head_size(path: Path) -> int:
+    """The head of a segment was synced before the segment got its name."""
+    return SEGMENT_HEAD + snapshot_size(path.read_bytes()[:SEGMENT_HEAD])
+
+
 def tear(path: Path, synced: int, kept: float, zeros: bool) -> None:
     """Of the bytes beyond *synced* only a part was written: the file ends there, or goes on with zeros."""
     data = path.read_bytes()
-    synced = synced or min(len(data), 56)
     cut = synced + int(kept * (len(data) - synced))
     path.write_bytes(data[:cut] + (bytes(len(data) - cut) if zeros and len(data) - cut >= 512 else b""))
 

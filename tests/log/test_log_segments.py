@@ -270,6 +270,17 @@ def test_the_end_of_a_closed_log_is_known_even_without_the_file_that_says_it(log
             store.log(SPEC).writer()
 
 
+def test_a_last_segment_with_a_damaged_head_is_noticed_after_a_reboot(log: Log, folder: Path) -> None:
+    (place(folder) / "end").write_bytes(encode_end(End()))
+    write_lease(place(folder) / "lease", LeaseRecord(1, b"", 0, 0))
+    flip(segments(folder)[-1], 20)
+    with opened(folder) as store:
+        with pytest.raises(MissingBlockError):
+            bodies(store.log(SPEC))
+        with pytest.raises(DamagedLogError):
+            store.log(SPEC).writer()
+
+
 def test_segments_that_changed_names_are_noticed(log: Log, folder: Path) -> None:
     one, two = segments(folder)[0], segments(folder)[1]
     spare = folder / "spare"

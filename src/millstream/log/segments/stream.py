@@ -250,7 +250,9 @@ class SegmentStream:
             return self._end
         self._open(segment)
         last_id, received_at = announced.last_id, announced.received_at
-        if self._scan is not None:
+        if self._scan is None:
+            last_id = max(last_id, segment)
+        else:
             whole = self._scan.run_on(size)
             if not whole:
                 self._scan.run(size)
