@@ -93,7 +93,9 @@ class SealedSegments:
         """The index of a segment; made anew where its footer is damaged, empty where the segment cannot be used."""
         found = self._indexes.pop(first_id, None)
         if found is None:
-            found, _ = self.load(first_id)
+            found, problems = self.load(first_id)
+            if problems:
+                return found  # it may be put right while we run
         self._indexes[first_id] = found
         if len(self._indexes) > _KEPT:
             del self._indexes[next(iter(self._indexes))]
@@ -102,7 +104,10 @@ class SealedSegments:
     def summary(self, first_id: int) -> Statistics:
         """What the blocks of a segment add up to."""
         if first_id not in self._sums:
-            self._sums[first_id] = summarize(self.load(first_id)[0])
+            found, problems = self.load(first_id)
+            if problems:
+                return summarize(found)
+            self._sums[first_id] = summarize(found)
         return self._sums[first_id]
 
     def check(self, first_id: int) -> tuple[list[str], int]:

@@ -93,7 +93,7 @@ class SegmentStream:
             sync(handle)
         with self._state:
             self._announce(End(self._boot, end.segment, stop, commit.last_id, commit.received_at))
-            if self._scan is not None:
+            if self._scan is not None and self._scan.offset == end.offset:
                 self._scan.add(decode_commit(head), _entries(commit, end.offset + len(head)))
             self.end()
 
