@@ -281,6 +281,16 @@ def test_a_last_segment_with_a_damaged_head_is_noticed_after_a_reboot(log: Log, 
             store.log(SPEC).writer()
 
 
+def test_a_segment_that_is_deleted_under_its_writer_takes_no_more(folder: Path) -> None:
+    with opened(folder) as store:
+        writer = store.log(SPEC).writer()
+        writer.append([b"a"])
+        segments(folder)[-1].unlink()
+        with pytest.raises(WriterFailedError, match="was deleted"):
+            writer.append([b"b"])
+        writer.close()
+
+
 def test_segments_that_changed_names_are_noticed(log: Log, folder: Path) -> None:
     one, two = segments(folder)[0], segments(folder)[1]
     spare = folder / "spare"

@@ -278,7 +278,10 @@ class SegmentStream:
         if self._read_only:
             raise StorageReadOnlyError(f"{self._folder} is open for reading only")
         end = self.end()
-        if end.boot != self._boot or os.fstat(self._handle(end.segment)).st_size != end.offset:
+        status = os.fstat(self._handle(end.segment))
+        if not status.st_nlink:
+            raise self._damage(f"{index.segment_name(end.segment)} was deleted while it was being written")
+        if end.boot != self._boot or status.st_size != end.offset:
             self.recover()
             end = self.end()
         return end, self._handle(end.segment)
