@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from millstream.core.clock import SystemClock
 from millstream.log import (
@@ -102,6 +105,43 @@ def test_a_segment_is_named_by_its_first_id_and_every_block_lies_in_it_as_it_is(
         assert ranges[0].first_id == first
     (block,) = log._backend.read(SPEC.name, 11, 11, max_bytes=1)
     assert any(block.data in path.read_bytes() for path in segments(folder))
+
+
+def test_the_files_are_laid_out_as_the_format_document_says(log: Log, folder: Path) -> None:
+    """docs/formats/segments.md, read by hand: the offsets of the tables there, and nothing of our code."""
+    first, second, *_ = segments(folder)
+    data = first.read_bytes()
+    (snapshot,) = struct.unpack_from("<I", data, 12)
+    assert (data[:4], struct.unpack_from("<HH", data, 4)) == (b"MSSG", (1, 0))
+    assert struct.unpack_from("<Q", data, 24) == (1,)
+    assert json.loads(data[48 : 48 + snapshot]) == {}
+    commit = 48 + snapshot
+    name_bytes, checksum, blocks = struct.unpack_from("<HII", data, commit + 6)
+    assert (data[commit : commit + 4], blocks) == (b"MSCM", 1)
+    assert struct.unpack_from("<QQQ", data, commit + 16) == (1, 0, 10), "epoch, id before, last id"
+    assert struct.unpack_from("<Q", data, commit + 48) == (1,), "sequence"
+    assert data[commit + 64 : commit + 64 + name_bytes] == b"importer"
+    block = commit + 64 + name_bytes + -name_bytes % 8
+    assert crc32c(data[commit + 12 : block], crc32c(data[commit : commit + 8])) == checksum
+    assert data[block : block + 4] == b"MSBK"
+    mark, _, footer = struct.unpack("<4sIQ", data[-16:])
+    (count,) = struct.unpack_from("<I", data, len(data) - footer + 12)
+    assert (mark, data[-footer : 4 - footer], footer) == (b"MSFT", b"MSFT", 72 + 64 * count + 16)
+    entry = struct.unpack_from("<QQQQ", data, len(data) - footer + 72)
+    assert entry == (1, 10, block, next(iter(log.block_ranges())).bytes)
+    (snapshot,) = struct.unpack_from("<I", second.read_bytes(), 12)
+    sequence = (int(second.stem) - 1) // 10
+    assert json.loads(second.read_bytes()[48 : 48 + snapshot]) == {"importer": [sequence, str(sequence)]}
+    end = (place(folder) / "end").read_bytes()
+    assert (end[:4], len(end)) == (b"MSND", 56)
+    assert struct.unpack_from("<QQQ", end, 24) == (
+        int(segments(folder)[-1].stem),
+        segments(folder)[-1].stat().st_size,
+        100,
+    )
+    checksum, line = (place(folder) / "lease").read_bytes().rstrip().split(b" ", 1)
+    assert int(checksum, 16) == crc32c(line)
+    assert json.loads(line).keys() == {"epoch", "holder", "until", "last_id"}
 
 
 @pytest.fixture
