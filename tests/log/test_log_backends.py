@@ -11,6 +11,7 @@ from millstream.core.clock import SystemClock
 from millstream.log import LogStore
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
+from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.testing.logs import BackendConformance, LogStoreConformance
 
@@ -33,10 +34,27 @@ def open_sqlite(tmp_path: Path, opened: list[Backend]) -> Callable[[], Backend]:
     return open_backend
 
 
+@pytest.fixture
+def open_segments(tmp_path: Path, opened: list[Backend]) -> Callable[[], Backend]:
+    def open_backend() -> Backend:
+        opened.append(SegmentsBackend(tmp_path / "logs", SystemClock(), segment_bytes=2000))
+        return opened[-1]
+
+    return open_backend
+
+
 class TestSqliteBackend(BackendConformance):
     @pytest.fixture
     def open_backend(self, open_sqlite: Callable[[], Backend]) -> Callable[[], Backend]:
         return open_sqlite
+
+
+class TestSegmentsBackend(BackendConformance):
+    """Segments of 2,000 bytes, so that they are sealed often."""
+
+    @pytest.fixture
+    def open_backend(self, open_segments: Callable[[], Backend]) -> Callable[[], Backend]:
+        return open_segments
 
 
 class TestMemoryBackend(BackendConformance):
@@ -50,6 +68,12 @@ class TestSqliteLogStore(LogStoreConformance):
     @pytest.fixture
     def open_logs(self, open_sqlite: Callable[[], Backend]) -> Callable[[], LogStore]:
         return lambda: LogStore(open_sqlite(), SystemClock())
+
+
+class TestSegmentsLogStore(LogStoreConformance):
+    @pytest.fixture
+    def open_logs(self, open_segments: Callable[[], Backend]) -> Callable[[], LogStore]:
+        return lambda: LogStore(open_segments(), SystemClock())
 
 
 class TestMemoryLogStore(LogStoreConformance):

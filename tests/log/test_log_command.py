@@ -27,6 +27,10 @@ class Shell:
         self.errors = done.stderr.decode()
         return done.stdout.decode()
 
+    def copy(self, source: str, target: str) -> str:
+        done = subprocess.run([*MILLSTREAM, "copy", source, target, "weather"], capture_output=True, check=True)
+        return done.stdout.decode()
+
     def line(self, *arguments: str) -> list[str]:
         return [*MILLSTREAM, *arguments, "--data", str(self.data)]
 
@@ -126,6 +130,46 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(shell: Shell) ->
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_the_last_messages_are_printed_and_followed(shell: Shell) -> None:
+    shell.run("append", "weather", stdin=b"".join(b"%d\n" % n for n in range(20)))
+    assert shell.run("tail", "weather") == "".join(f"{n}\n" for n in range(10, 20))
+    assert shell.run("tail", "weather", "-n", "0") == ""
+    assert json.loads(shell.run("tail", "weather", "-n", "1", "--jsonl"))["id"] == 20
+    process = subprocess.Popen(shell.line("tail", "weather", "-n", "2", "--follow"), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process:
+        assert [process.stdout.readline() for _ in range(2)] == [b"18\n", b"19\n"]
+        shell.run("append", "weather", stdin=b"new\n")
+        assert process.stdout.readline() == b"new\n"
+        process.terminate()
+
+
+def test_a_consumer_goes_to_an_id_or_a_time(shell: Shell) -> None:
+    lines = b"".join(b'{"body":"x","received_at":%d}\n' % (n * 60_000_000) for n in range(10))
+    shell.run("append", "weather", "--jsonl", stdin=lines)
+    for where, first_id in (
+        (("--to", "4"), 4),
+        (("--time", "1970-01-01T01:02:30+01:00"), 4),
+        (("--time", "2100-01-01"), 11),
+    ):
+        found = shell.run("seek", "weather", "--consumer", "job", *where)
+        assert found == f"job goes on with id {first_id} of weather\n"
+    assert json.loads(shell.run("info", "weather", "--json"))["consumers"] == {"job": 10}
+    shell.run("seek", "weather", "--consumer", "job", code=2)
+    shell.run("seek", "weather", "--consumer", "job", "--time", "noon", code=2)
+
+
+def test_a_log_is_copied_from_store_to_store_and_back(shell: Shell, tmp_path: Path) -> None:
+    one, two, three = (f"sqlite:///{tmp_path}/1.db", f"segments:///{tmp_path}/2", f"sqlite:///{tmp_path}/3.db")
+    shell.run("append", "weather", "--store", one, stdin=b"a\nb\n")
+    assert "2 messages copied and compared, ids 1 to 2" in shell.copy(one, two)
+    assert "nothing to copy, the copy has all 2" in shell.copy(one, two)
+    shell.copy(two, three)
+    assert shell.run("read", "weather", "--jsonl", "--store", three) == shell.run(
+        "read", "weather", "--jsonl", "--store", one
+    )
 
 
 def test_a_bare_store_is_named_by_its_url(shell: Shell, tmp_path: Path) -> None:

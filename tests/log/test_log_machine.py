@@ -16,6 +16,7 @@ from millstream.core.message import Message, to_arrow
 from millstream.log import FencedError, IdRange, LogSpec, LogStore, WriterBusyError
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
+from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 
 SPEC = LogSpec("weather", block_bytes=400, block_messages=16)
@@ -120,6 +121,12 @@ class LogMachine(RuleBasedStateMachine):
             self.reader.ack(many if form == "list" else many[0])
             self.acked.update(many)
 
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        first_id = data.draw(st.integers(1, len(self.model) + 1))
+        self.reader.seek(first_id)
+        self.acked = set(range(1, first_id))
+
     @rule(size=st.integers(1, 50))
     def a_new_reader_sees_exactly_what_is_not_acknowledged(self, size: int) -> None:
         self.reader.close()
@@ -177,7 +184,22 @@ class SqliteLogMachine(LogMachine):
         shutil.rmtree(self.folder)
 
 
+class SegmentsLogMachine(LogMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="millstream-log-machine-"))
+
+    def backend(self) -> Backend:
+        return SegmentsBackend(self.folder, self.clock, segment_bytes=1500)
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
 TestMemoryLogMachine = MemoryLogMachine.TestCase
 TestMemoryLogMachine.settings = settings(max_examples=EXAMPLES // 3, stateful_step_count=25)
 TestSqliteLogMachine = SqliteLogMachine.TestCase
 TestSqliteLogMachine.settings = settings(max_examples=EXAMPLES // 6, stateful_step_count=20)
+TestSegmentsLogMachine = SegmentsLogMachine.TestCase
+TestSegmentsLogMachine.settings = settings(max_examples=EXAMPLES // 6, stateful_step_count=20)

@@ -147,5 +147,6 @@ def test_a_file_store_is_refused_on_a_cluster(tmp_path: Path) -> None:
     class Session:
         sparkContext = Context()
 
-    with pytest.raises(PipelineInputError, match="file of this host"):
-        read_log(Session(), f"sqlite:///{tmp_path}/log.db", "x")  # type: ignore[arg-type]
+    for url in (f"sqlite:///{tmp_path}/log.db", f"segments:///{tmp_path}/logs"):
+        with pytest.raises(PipelineInputError, match="lies on this host"):
+            read_log(Session(), url, "x")  # type: ignore[arg-type]

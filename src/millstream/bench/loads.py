@@ -36,10 +36,12 @@ class Peer(Protocol):
 
 
 class BlockLog:
-    """Our log, as a peer."""
+    """Our log in SQLite, as a peer."""
+
+    scheme = "sqlite"
 
     def __init__(self, path: Path) -> None:
-        self._store = open_store(f"sqlite:///{path}")
+        self._store = open_store(f"{self.scheme}:///{path}")
         self._log = self._store.log(LogSpec("bench"))
         self._writer = self._log.writer()
 
@@ -66,6 +68,12 @@ class BlockLog:
         """Let go of the log."""
         self._writer.close()
         self._store.close()
+
+
+class SegmentLog(BlockLog):
+    """Our log in segment files, as a peer."""
+
+    scheme = "segments"
 
 
 def bodies(payload: int) -> list[bytes]:
@@ -95,7 +103,9 @@ def timed(work: Callable[[], object], count: int, path: Path, clock: Clock) -> S
     cpu, begin = _cpu_seconds(), clock.monotonic()
     work()
     seconds, cpu = clock.monotonic() - begin, _cpu_seconds() - cpu
-    size = sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists())
+    size = sum(
+        file.stat().st_size for file in [path.with_name(f"{path.name}-wal"), path, *path.rglob("*")] if file.is_file()
+    )
     return Sample(count / seconds, {"CPU µs/message": cpu / count * 1e6, "bytes on disk/message": size / count})
 
 

@@ -1,9 +1,11 @@
-"""The log on SQLite against a row a message in SQLite, equally durable: writing, reading, waiting for one message."""
+"""The log against a row a message in SQLite, equally durable: writing, reading, waiting for one message."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from millstream.bench.loads import (
     SENDERS,
     BlockLog,
     Peer,
+    SegmentLog,
     bodies,
     check_columns,
     check_ids,
@@ -28,7 +31,7 @@ from millstream.core.clock import Clock, SystemClock
 POOLS = {4: 8, 100: 4, 1000: 1}
 """For each payload how many times :data:`POOL` messages the small size moves; the full size moves ten times as many."""
 
-ROWS, BLOCKS = "row a message", "millstream"
+ROWS, BLOCKS, FILES = "row a message", "millstream", "millstream, segment files"
 
 
 def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
@@ -68,7 +71,7 @@ class LogBench:
             f"Write, {payload:,} B, packs of {pack}",
             "messages/s",
             f"{SENDERS} threads, each waits until its pack is durable (fsync); {total:,} messages, all read back.",
-            [Contender(ROWS, lambda: run(RowLog)), Contender(BLOCKS, lambda: run(BlockLog))],
+            self._contenders(run),
         )
 
     def write_batches(self, payload: int, pool: Sequence[bytes], pools: int) -> Comparison:
@@ -90,6 +93,7 @@ class LogBench:
                 Contender(f"{ROWS}, lists of {MOST_ROWS:,}", lambda: run(RowLog, lists * pools)),
                 Contender(f"{BLOCKS}, lists of {MOST_ROWS:,}", lambda: run(BlockLog, lists * pools)),
                 Contender(f"{BLOCKS}, Arrow of {POOL:,}", lambda: run(BlockLog, [batch] * pools)),
+                Contender(f"{FILES}, Arrow of {POOL:,}", lambda: run(SegmentLog, [batch] * pools)),
             ],
         )
 
@@ -117,6 +121,7 @@ class LogBench:
                 Contender(f"{ROWS}, one by one", lambda: run(RowLog, one_by_one)),
                 Contender(f"{BLOCKS}, one by one", lambda: run(BlockLog, one_by_one)),
                 Contender(f"{BLOCKS}, Arrow", lambda: run(BlockLog, arrow)),
+                Contender(f"{FILES}, Arrow", lambda: run(SegmentLog, arrow)),
             ],
         )
 
@@ -131,8 +136,13 @@ class LogBench:
             "Wait for a lone message",
             "ms",
             f"One thread sends 4 B, waits until durable (fsync), and so on; median of {turns:,}. Less is better.",
-            [Contender(ROWS, lambda: run(RowLog)), Contender(BLOCKS, lambda: run(BlockLog))],
+            self._contenders(run),
         )
+
+    @staticmethod
+    def _contenders(run: Callable[[Callable[[Path], Peer]], Sample]) -> list[Contender]:
+        kinds: list[tuple[str, Callable[[Path], Peer]]] = [(ROWS, RowLog), (BLOCKS, BlockLog), (FILES, SegmentLog)]
+        return [Contender(name, functools.partial(run, kind)) for name, kind in kinds]
 
     @contextlib.contextmanager
     def _peer(self, kind: Callable[[Path], Peer]) -> Iterator[tuple[Peer, Path]]:
@@ -143,4 +153,7 @@ class LogBench:
         finally:
             peer.close()
             for file in self._folder.glob(f"{path.name}*"):
-                file.unlink()
+                if file.is_dir():
+                    shutil.rmtree(file)
+                else:
+                    file.unlink()

@@ -7,6 +7,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,19 +16,18 @@ import click
 from millstream.cli.common import json_option, print_json, size_text, store_options
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
-from millstream.log import IdRange, Log, LogSpec, LogStore, Message, Writer, open_store
+from millstream.log import Batch, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_log, open_store
 from millstream.settings import Settings
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST = 64 << 20  # bytes in a line
+
+Line = TypeVar("Line", bytes, Message)
 
 
 class ConfirmationLostError(MillstreamError):
     """Nobody reads the confirmations any more."""
-
-
-_LONGEST = 64 << 20  # bytes in a line
-
-Line = TypeVar("Line", bytes, Message)
 
 
 @click.group()
@@ -70,12 +70,44 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
 def read(settings: Settings, name: str, first_id: int, count: int | None, jsonl: bool) -> None:
     """Print the messages of the log NAME in order: their bodies, one a line."""
     last_id = None if count is None else first_id + count - 1
+    with _ending_quietly(), _open(settings) as store:
+        for batch in _log(store, name).read(first_id, last_id, columns=None if jsonl else ["body"]):
+            _print_batch(batch, jsonl)
+        sys.stdout.buffer.flush()
+
+
+@log.command()
+@click.argument("name")
+@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="So many messages.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended later, until interrupted.")
+@click.option("--jsonl", is_flag=True, help="Whole messages as JSON lines, not the bodies alone.")
+@store_options
+def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -> None:
+    """Print the last messages of the log NAME: their bodies, one a line."""
     columns = None if jsonl else ["body"]
     with _ending_quietly(), _open(settings) as store:
-        for batch in _log(store, name).read(first_id, last_id, columns=columns):
-            lines = map(encode_line, batch) if jsonl else batch.arrow.column("body").to_pylist()
-            sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
-        sys.stdout.buffer.flush()
+        found = _log(store, name)
+        first_id = max(found.last_id - count + 1, 1)
+        for batch in found.follow(first_id, columns) if follow else found.read(first_id, columns=columns):
+            _print_batch(batch, jsonl)
+            sys.stdout.buffer.flush()
+
+
+@log.command()
+@click.argument("name")
+@click.option("--consumer", required=True, help="Whose position is set.")
+@click.option("--to", "first_id", type=click.IntRange(1), help="The id of the message that comes next.")
+@click.option("--time", "time", help="The first message received then or later comes next: 2013-01-31T12:00Z, or µs.")
+@store_options
+def seek(settings: Settings, name: str, consumer: str, first_id: int | None, time: str | None) -> None:
+    """Let a consumer of the log NAME go on at an id or a time; its reader, if one is open, is fenced."""
+    if (first_id is None) == (time is None):
+        raise click.UsageError("give either --to ID or --time T")
+    with open_store(settings.log_url, create=False) as store:
+        found = _log(store, name)
+        first_id = first_id or found.first_id_since(_microseconds(time or ""))
+        found.set_pointer(consumer, first_id - 1)
+    click.echo(f"{consumer} goes on with id {first_id} of {name}")
 
 
 @log.command()
@@ -126,6 +158,43 @@ def verify(settings: Settings, name: str, as_json: bool) -> int:
         verdict = "ok" if found.ok else f"{len(found.problems)} problems"
         click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked: {verdict}")
     return 0 if found.ok else 1
+
+
+@log.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.argument("name")
+@json_option
+def copy(source: str, target: str, name: str, as_json: bool) -> None:
+    """Copy the log NAME between two stores, such as sqlite:///log.db and segments:///folder.
+
+    Ids, times and headers are kept, and every batch is read back and compared. Run it again to go on after an
+    interruption, or to add what was written since.
+    """
+    with open_store(source, read_only=True) as old, open_store(target) as new:
+        done = copy_log(_log(old, name), new.log(LogSpec(name)))
+    if as_json:
+        print_json(done)
+    elif done.messages:
+        click.echo(f"{name}: {done.messages:,} messages copied and compared, ids {done.first_id} to {done.last_id}")
+    else:
+        click.echo(f"{name}: nothing to copy, the copy has all {done.last_id:,} messages")
+
+
+def _print_batch(batch: Batch, jsonl: bool) -> None:
+    lines = map(encode_line, batch) if jsonl else batch.arrow.column("body").to_pylist()
+    sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
+
+
+def _microseconds(text: str) -> int:
+    """The time *text*, in ISO 8601 (UTC where it names no zone) or as microseconds since the epoch."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(f"{text!r} is no time; write 2013-01-31T12:00Z, or microseconds since the epoch") from error
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 @contextlib.contextmanager

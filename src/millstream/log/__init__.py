@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from millstream.core.message import MESSAGE_SCHEMA, Message
 from millstream.log.batch import Batch
+from millstream.log.copying import Copied, copy_log
 from millstream.log.errors import (
     CorruptBlockError,
     DamagedLogError,
@@ -46,6 +47,7 @@ __all__ = [
     "MESSAGE_SCHEMA",
     "Batch",
     "BlockRange",
+    "Copied",
     "CorruptBlockError",
     "DamagedLogError",
     "DurabilityTimeoutError",
@@ -71,5 +73,6 @@ __all__ = [
     "Writer",
     "WriterBusyError",
     "WriterFailedError",
+    "copy_log",
     "open_store",
 ]

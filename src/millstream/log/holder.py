@@ -31,15 +31,15 @@ class Holder(msgspec.Struct, frozen=True):
 
         With *one_host* a holder of another boot is gone, since only this machine can use the store.
         """
-        if self.boot != _boot():
-            return one_host and bool(self.boot) and bool(_boot())
+        if self.boot != boot_id():
+            return one_host and bool(self.boot) and bool(boot_id())
         return self.namespace == _namespace() and _started(self.pid) != self.started
 
 
 def this_process(now: int) -> Holder:
     """The holder that this process is; *now* in microseconds since the epoch."""
     pid = os.getpid()
-    return Holder(socket.gethostname(), _boot(), _namespace(), pid, _started(pid), now)
+    return Holder(socket.gethostname(), boot_id(), _namespace(), pid, _started(pid), now)
 
 
 def encode_holder(holder: Holder) -> bytes:
@@ -52,7 +52,8 @@ def decode_holder(data: bytes) -> Holder | None:
     return msgspec.json.decode(data, type=Holder) if data else None
 
 
-def _boot() -> str:
+def boot_id() -> str:
+    """What this start of the machine is called; empty where the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from millstream.log.batch import Batch
 from millstream.log.errors import LogInputError
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.lease import Lease, current_writer
-from millstream.log.reader import Position, Reader, consumer_key, decode_position, encode_position
+from millstream.log.reader import Pauses, Position, Reader, consumer_key, decode_position, encode_position
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.spec import LogSpec
 from millstream.log.surroundings import Surroundings
@@ -83,6 +84,30 @@ class Log:
         ids = self._ids(first_id, last_id)
         blocks = scan_blocks(self._backend, self.name, ids)
         return cut_batches(self.name, blocks, ids, max_messages=65_536, columns=columns)
+
+    def follow(self, first_id: int = 1, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+        """Like :meth:`read` from *first_id* on, and never ends: at the end of the log it waits for more."""
+        pauses = Pauses()
+        while True:
+            turn = self._around.tail.turn
+            for batch in self.read(first_id, columns=columns):
+                yield batch
+                first_id, pauses = batch.last_id + 1, Pauses()
+            self._around.tail.wait(turn, pauses.next())
+
+    def first_id_since(self, time: int) -> int:
+        """The id of the first message that was received at *time* (microseconds) or later; one past the end without.
+
+        An importer may set receive times in any order: this is the first such message, not the last one before it.
+        """
+        block = self._backend.first_block_since(self.name, time)
+        if block is None:
+            return self.last_id + 1
+        for batch in self.read(block.first_id, block.last_id, columns=["received_at"]):
+            late = np.flatnonzero(batch.arrow.column("received_at").to_numpy() >= time)
+            if len(late):
+                return batch.first_id + int(late[0])
+        return block.last_id + 1
 
     def block_ranges(self, first_id: int = 1, last_id: int | None = None) -> Sequence[BlockRange]:
         """The blocks from *first_id* to *last_id* with their sizes, for sharing out work; nothing is read."""

@@ -87,6 +87,11 @@ class MemoryBackend:
             for block in self._blocks(log, first_id, last_id)
         ]
 
+    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+        heads = ((block.header, len(block.data)) for block in list(self._log(log).blocks))
+        found = (BlockRange(head.first_id, head.last_id, size) for head, size in heads if head.max_received_at >= time)
+        return next(found, None)
+
     def statistics(self, log: str) -> Statistics:
         blocks = self._log(log).blocks
         if not blocks:
@@ -103,6 +108,10 @@ class MemoryBackend:
             min_received_at=min(head.min_received_at for head in heads),
             max_received_at=max(head.max_received_at for head in heads),
         )
+
+    def check(self, log: str) -> Sequence[str]:
+        self._log(log)
+        return ()
 
     def get_state(self, log: str, key: str) -> State:
         return self._log(log).states.get(key, State())

@@ -27,6 +27,19 @@ _RETRY_SECONDS = 5.0  # after the store has refused
 _POLL_SECONDS = (0.001, 0.05)  # how often a follower looks for messages of other processes: at first, at rest
 
 
+class Pauses:
+    """How long a follower waits before it looks again: longer and longer, so that an idle log costs nothing."""
+
+    def __init__(self) -> None:
+        self._seconds = _POLL_SECONDS[0]
+
+    def next(self) -> float:
+        """The next pause, in seconds."""
+        seconds = self._seconds
+        self._seconds = min(2 * seconds, _POLL_SECONDS[1])
+        return seconds
+
+
 class Position(msgspec.Struct, frozen=True):
     """What a consumer has acknowledged: all up to ``pointer``, and the ranges ``ahead`` of it."""
 
@@ -70,6 +83,7 @@ class Reader:
         self._dirty = False
         self._fenced = False
         self._closed = False
+        self._seeks = 0
         position, self._version = self._take_place()
         self._frontier = Frontier(position.pointer, position.ahead)
         self._next = position.pointer + 1
@@ -90,16 +104,35 @@ class Reader:
         """
         if max_messages < 1:
             raise LogInputError(f"a batch has at least one message, not {max_messages}")
-        pause = _POLL_SECONDS[0]
+        pauses = Pauses()
         while not self._closed:
-            turn = self._tail.turn
+            turn, seeks = self._tail.turn, self._seeks
             for batch in self._deliver(max_messages, columns):
                 yield batch
-                pause = _POLL_SECONDS[0]
+                pauses = Pauses()
+            if self._seeks != seeks:
+                continue
             if not follow:
                 return
-            self._tail.wait(turn, pause)
-            pause = min(2 * pause, _POLL_SECONDS[1])
+            self._tail.wait(turn, pauses.next())
+
+    def seek(self, first_id: int) -> None:
+        """Go on with the message *first_id*: what lies before counts as acknowledged, what lies from it on does not.
+
+        Stored at once; an open :meth:`batches` goes on there after the batch it has given. To go to a time, ask
+        :meth:`millstream.log.Log.first_id_since` for the id. Raises :class:`LogInputError` for an id that the log has
+        not and that is not its next one, :class:`FencedError`.
+        """
+        with self._lock:
+            self._check_open()
+            self._end = self._backend.head(self._log).last_id
+            if not 1 <= first_id <= self._end + 1:
+                raise LogInputError(f"{self._log!r} has ids 1 to {self._end}; a reader cannot go to {first_id}")
+            self._frontier = Frontier(first_id - 1)
+            self._next = first_id
+            self._seeks += 1
+            self._dirty = True
+        self.flush()
 
     def ack(self, ids: int | IdRange | Iterable[int] | npt.NDArray[np.int64]) -> None:
         """These messages are done, in any order: one id, a range (``batch.ids``), or many ids.
@@ -170,15 +203,20 @@ class Reader:
     def _deliver(self, max_messages: int, columns: Sequence[str] | None) -> Iterator[Batch]:
         self._end = self._backend.head(self._log).last_id
         with self._lock:
+            seeks = self._seeks
             parts = self._frontier.missing(IdRange(self._next, self._end))
         for ids in parts:
             blocks = scan_blocks(self._backend, self._log, ids)
             for batch in cut_batches(self._log, blocks, ids, max_messages=max_messages, columns=columns):
                 with self._lock:
                     self._check_open()
-                self._next = batch.last_id + 1
+                    if self._seeks != seeks:
+                        return
+                    self._next = batch.last_id + 1
                 yield batch
-        self._next = self._end + 1
+        with self._lock:
+            if self._seeks == seeks:
+                self._next = self._end + 1
 
     def _check_exists(self, first: int, last: int) -> None:
         if last > self._end:

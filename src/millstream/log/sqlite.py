@@ -129,10 +129,19 @@ class SqliteBackend:
             rows = db.execute(sql.BLOCK_RANGES.format(self._number(db, log)), (first_id, last_id))
             return [BlockRange(*row) for row in rows]
 
+    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+        with self._reading() as db:
+            row = db.execute(sql.FIRST_BLOCK_SINCE.format(self._number(db, log)), (time,)).fetchone()
+            return BlockRange(*row) if row else None
+
     def statistics(self, log: str) -> Statistics:
         with self._reading() as db:
             row = db.execute(sql.STATISTICS.format(self._number(db, log))).fetchone()
             return Statistics(*row) if row[0] is not None else Statistics()
+
+    def check(self, log: str) -> Sequence[str]:
+        self.head(log)  # there is nothing around the blocks but their rows, which are read with them
+        return ()
 
     def get_state(self, log: str, key: str) -> State:
         with self._reading() as db:

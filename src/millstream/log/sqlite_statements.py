@@ -50,6 +50,9 @@ _FROM_ID = """
 """
 READ_BLOCKS = "SELECT first_id, last_id, data" + _FROM_ID
 BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _FROM_ID
+FIRST_BLOCK_SINCE = """
+    SELECT first_id, last_id, bytes FROM blocks_{} WHERE max_received_at >= ? ORDER BY first_id LIMIT 1
+"""
 STATISTICS = """
     SELECT min(first_id), max(last_id), sum(last_id - first_id + 1), count(*), sum(bytes),
            min(min_event_time), max(max_event_time), min(min_received_at), max(max_received_at)

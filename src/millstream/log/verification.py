@@ -1,4 +1,4 @@
-"""Checking a whole log: every checksum, and that no id is missing."""
+"""Checking a whole log: every checksum, that no id is missing, and what lies around the blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def verify_log(backend: Backend, log: str) -> Verification:
     """Read every block of *log*, decode it, and compare ids, checksums and the writer pointer."""
     end = backend.head(log).last_id
     expected, blocks, messages, size = 1, 0, 0, 0
-    problems: list[str] = []
+    problems = list(backend.check(log))
     while expected <= end and len(problems) < MAX_PROBLEMS:
         stored = backend.read(log, expected, end, max_bytes=FETCH_BYTES)
         for found in stored:

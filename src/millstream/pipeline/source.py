@@ -50,11 +50,11 @@ def read_log(
     """The messages of *log* from *first_id* to *last_id* (None: the end as of now), as a DataFrame.
 
     *columns* are the only ones decoded, in this order; *partition_bytes* are the block bytes a partition aims at.
-    Raises :class:`PipelineInputError` for an SQLite store on a cluster: its executors could not open the file.
+    Raises :class:`PipelineInputError` for a store in local files on a cluster: its executors could not open them.
     """
-    if store_url.startswith("sqlite:") and not spark.sparkContext.master.startswith("local"):
+    if store_url.startswith(("sqlite:", "segments:")) and not spark.sparkContext.master.startswith("local"):
         raise PipelineInputError(
-            f"the log store {store_url} is a file of this host, and Spark runs on {spark.sparkContext.master}: "
+            f"the log store {store_url} lies on this host, and Spark runs on {spark.sparkContext.master}: "
             "use master local[*], or a log store that all hosts reach"
         )
     reader = spark.read.format(NAME).option("store", store_url).option("log", log).option("from", str(first_id))

@@ -25,6 +25,7 @@ import pytest
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, to_arrow
 from millstream.log import (
+    BlockRange,
     FencedError,
     IdRange,
     Log,
@@ -130,6 +131,15 @@ class BackendConformance:
         backend.commit(NAME, Commit(1, 0, 3, 5, blocks))
         size = sum(len(b.data) for b in blocks)
         assert backend.statistics(NAME) == Statistics(1, 3, 3, 2, size, 4, 9, 4, 9)
+
+    def test_the_first_block_since_a_time_is_found_by_its_receive_times(self, backend: Backend) -> None:
+        for first, time in ((1, 100), (3, 300), (5, 200), (7, 400)):
+            made = block(first, [b"a", b"b"], time=time)
+            backend.commit(NAME, Commit(1, first - 1, first + 1, 5, [made]))
+        size = len(block(1, [b"a", b"b"]).data)
+        for time, first in ((0, 1), (100, 1), (101, 3), (300, 3), (301, 7)):
+            assert backend.first_block_since(NAME, time) == BlockRange(first, first + 1, size)
+        assert backend.first_block_since(NAME, 401) is None
 
     def test_a_lease_is_taken_once_per_epoch(self, backend: Backend) -> None:
         assert backend.take_lease(NAME, epoch=1, holder=b"second", until=20)
@@ -362,6 +372,36 @@ class LogStoreConformance:
             assert [message.id for batch in reader.batches() for message in batch] == [3]
         with pytest.raises(LogInputError):
             log.set_pointer("job", 4)
+
+    def test_a_reader_goes_to_an_id_and_to_a_time(self, log: Log, open_logs: Callable[[], LogStore]) -> None:
+        with log.writer() as writer:
+            for start in range(0, 40, 10):
+                writer.append([Message(b"x", received_at=100 * (start + n)) for n in range(10)])
+        assert [log.first_id_since(time) for time in (-5, 0, 1, 2500, 3900, 3901)] == [1, 1, 2, 26, 40, 41]
+        with log.reader("job") as reader:
+            reader.ack(IdRange(1, 30))
+            reader.seek(log.first_id_since(2500))
+            batches = reader.batches(5)
+            assert next(batches).ids == IdRange(26, 30)
+            reader.seek(9)
+            assert reader.pointer == 8
+            assert open_logs().log(LogSpec(NAME)).pointer("job") == 8
+            assert [m.id for batch in batches for m in batch] == list(range(9, 41))
+            reader.seek(41)
+            assert list(reader.batches()) == []
+            for beyond in (0, 42):
+                with pytest.raises(LogInputError):
+                    reader.seek(beyond)
+        with open_logs().log(LogSpec(NAME)).reader("job") as reader:
+            assert reader.pointer == 40
+
+    def test_whoever_follows_without_a_name_gets_all_there_is_and_what_comes(self, log: Log) -> None:
+        with log.writer() as writer:
+            writer.append([b"a", b"b", b"c"])
+            batches = log.follow(2)
+            assert next(batches).ids == IdRange(2, 3)
+            writer.append([b"d"])
+            assert next(batches).ids == IdRange(4, 4)
 
     def test_appending_nothing_gives_no_ids(self, log: Log) -> None:
         with log.writer() as writer:

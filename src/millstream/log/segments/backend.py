@@ -1,0 +1,252 @@
+"""Logs as segment files in a folder: a folder a log, nothing to install, one fdatasync a commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.durable import sync_folder, write_durably
+from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
+from millstream.log.errors import (
+    DamagedLogError,
+    FencedError,
+    LogInputError,
+    LogNotFoundError,
+    StorageError,
+    StorageReadOnlyError,
+)
+from millstream.log.ids import BlockRange
+from millstream.log.segments.files import FileLock, translated
+from millstream.log.segments.format import SEGMENT_HEAD
+from millstream.log.segments.lease import LeaseRecord, read_lease, write_lease
+from millstream.log.segments.states import StateJournal
+from millstream.log.segments.stream import SEGMENT_BYTES, SegmentStream
+from millstream.log.spec import LogSpec
+
+MARKER = b'{"format":"millstream segments","version":1}\n'
+
+_PRODUCER = producer_key("")
+
+
+class _Log:
+    """One log's folder, opened. ``lock`` guards lease and segments, the journal has a lock of its own."""
+
+    def __init__(self, folder: Path, name: str, clock: Clock, segment_bytes: int, *, read_only: bool) -> None:
+        self.lock = FileLock(folder / "lock", clock)
+        self.lease = folder / "lease"
+        self.states = StateJournal(folder, clock)
+        self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only)
+
+
+class SegmentsBackend:
+    """A backend in *folder*, on a local disk. Any number of processes may read a log while one writes it.
+
+    With *create* the folder is made where it is absent; *read_only* never writes. A segment is sealed once it has
+    *segment_bytes* bytes.
+    """
+
+    durability = "fsync"
+    one_host = True  # the locks of files hold among the processes of one machine
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._folder = folder.absolute()
+        self._clock = clock
+        self._read_only = read_only
+        self._segment_bytes = segment_bytes
+        self._opening = threading.Lock()
+        self._logs: dict[str, _Log] = {}
+        self._closed = False
+        with translated(self._folder):
+            self._open_store(create=create and not read_only)
+
+    @property
+    def url(self) -> str:
+        return f"segments:///{self._folder}"
+
+    def logs(self) -> Sequence[str]:
+        self._check_open()
+        with translated(self._folder):
+            return sorted(path.parent.name for path in (self._folder / "logs").glob("*/lease"))
+
+    def create(self, log: str) -> None:
+        folder = self._log_folder(log)
+        if (folder / "lease").exists():
+            return
+        self._check_writable()
+        with translated(folder), FileLock(self._folder / "store.json", self._clock).held():
+            if not (folder / "lease").exists():
+                _create_log(folder, log)
+
+    def head(self, log: str) -> Head:
+        found = self._log(log)
+        with translated(self._folder):
+            lease, end = read_lease(found.lease), found.stream.end()
+        last_id = max(end.last_id, lease.last_id)
+        return Head(last_id, end.received_at, lease.epoch, lease.holder, lease.until)
+
+    def lease_time(self) -> int:
+        return int(self._clock.monotonic() * MICROSECONDS)
+
+    def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            lease = read_lease(found.lease)
+            if lease.epoch != epoch:
+                return False
+            found.stream.recover()
+            last_id = max(lease.last_id, found.stream.end().last_id)
+            write_lease(found.lease, LeaseRecord(epoch + 1, holder, until, last_id))
+            return True
+
+    def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            lease = read_lease(found.lease)
+            return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
+
+    def release_lease(self, log: str, *, epoch: int) -> None:
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            self._change_lease(found, read_lease(found.lease), epoch, holder=b"", until=0)
+
+    def commit(self, log: str, commit: Commit) -> None:
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            if read_lease(found.lease).epoch != commit.epoch:
+                raise FencedError(f"the log {log!r} has a newer writer; what this one sent last was not stored")
+            found.stream.commit(commit)
+
+    def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.read(first_id, last_id, max_bytes=max_bytes)
+
+    def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.ranges(first_id, last_id)
+
+    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.first_block_since(time)
+
+    def statistics(self, log: str) -> Statistics:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.statistics()
+
+    def check(self, log: str) -> Sequence[str]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.check()
+
+    def get_state(self, log: str, key: str) -> State:
+        found = self._log(log)
+        with translated(self._folder):
+            if key.startswith(_PRODUCER):
+                return found.stream.producer(key.removeprefix(_PRODUCER))
+            return found.states.get(key)
+
+    def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+        if key.startswith(_PRODUCER):
+            raise LogInputError(f"the state {key!r} is written by commits alone")
+        found = self._writable(log)
+        with translated(self._folder):
+            return found.states.put(key, value, version=version)
+
+    def states(self, log: str, prefix: str) -> Mapping[str, State]:
+        found = self._log(log)
+        with translated(self._folder):
+            producers = {producer_key(name): state for name, state in found.stream.producers().items()}
+            states = {**found.states.all(), **producers}
+        return {key[len(prefix) :]: states[key] for key in sorted(states) if key.startswith(prefix)}
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            while self._logs:
+                self._logs.popitem()[1].stream.close()
+
+    def _open_store(self, *, create: bool) -> None:
+        marker = self._folder / "store.json"
+        if not marker.exists():
+            if not create:
+                raise LogNotFoundError(
+                    f"there is no log store at {self._folder}; check the path, or create a log in it first"
+                )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            foreign = [path for path in self._folder.iterdir() if path.name != "logs" and path.name[0] != "."]
+            if foreign and not marker.exists():  # another process may just have made it
+                raise StorageError(f"{self._folder} is a folder of something else; name another one")
+            (self._folder / "logs").mkdir(exist_ok=True)
+            write_durably(marker, MARKER)
+            sync_folder(self._folder.parent)
+        elif marker.read_bytes() != MARKER:
+            raise StorageError(
+                f"{marker} names a format that this Millstream does not read. Install a newer one, or check the path"
+            )
+
+    def _change_lease(self, log: _Log, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
+        if lease.epoch != epoch:
+            return False
+        last_id = max(lease.last_id, log.stream.end().last_id)
+        write_lease(log.lease, msgspec.structs.replace(lease, holder=holder, until=until, last_id=last_id))
+        return True
+
+    def _writable(self, log: str) -> _Log:
+        found = self._log(log)
+        self._check_writable()
+        return found
+
+    def _log(self, log: str) -> _Log:
+        self._check_open()
+        with self._opening:
+            found = self._logs.get(log)
+            if found is None:
+                folder = self._log_folder(log)
+                if not (folder / "lease").exists():
+                    raise LogNotFoundError(
+                        f"there is no log {log!r} in {self.url}; `millstream log ls --store {self.url}` lists what is "
+                        "there"
+                    )
+                with translated(folder):
+                    found = _Log(folder, log, self._clock, self._segment_bytes, read_only=self._read_only)
+                self._logs[log] = found
+            return found
+
+    def _log_folder(self, log: str) -> Path:
+        return self._folder / "logs" / LogSpec(log).name
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"{self.url} is closed; open it again")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._read_only:
+            raise StorageReadOnlyError(f"{self.url} is open for reading only")
+
+
+def _create_log(folder: Path, log: str) -> None:
+    """Make the folder of a log; its lease comes last, and with it the log is there."""
+    if any(path.stat().st_size > 2 * SEGMENT_HEAD for path in folder.glob("*.seg")):
+        raise DamagedLogError(f"{folder / 'lease'} is gone, but messages are there. Restore it from a copy")
+    folder.mkdir(exist_ok=True)
+    (folder / "lock").touch()
+    StateJournal.create(folder)
+    SegmentStream.create(folder, log)
+    sync_folder(folder.parent)
+    write_lease(folder / "lease", LeaseRecord())

@@ -1,0 +1,34 @@
+"""The lease of a log's writer, in a small file that is replaced whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from millstream.core.durable import write_durably
+from millstream.log.errors import DamagedLogError
+
+
+class LeaseRecord(msgspec.Struct, frozen=True):
+    """Who writes under which epoch and until when (lease time), and what certainly was confirmed by then."""
+
+    epoch: int = 0
+    holder: bytes = b""
+    until: int = 0
+    last_id: int = 0
+
+
+def write_lease(path: Path, lease: LeaseRecord) -> None:
+    """Put *lease* at *path*, durably: its CRC32C in hexadecimal, a space, JSON."""
+    data = msgspec.json.encode(lease)
+    write_durably(path, b"%08x %s\n" % (crc32c(data), data))
+
+
+def read_lease(path: Path) -> LeaseRecord:
+    """The lease at *path*. Raises :class:`DamagedLogError`, FileNotFoundError."""
+    checksum, _, data = path.read_bytes().rstrip(b"\n").partition(b" ")
+    if checksum != b"%08x" % crc32c(data):
+        raise DamagedLogError(f"{path} is damaged: its CRC32C does not match. Restore it from a copy")
+    return msgspec.json.decode(data, type=LeaseRecord)

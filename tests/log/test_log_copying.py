@@ -1,0 +1,136 @@
+"""A log is copied between any two stores, resumed where it stopped, and compared with what it was copied from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.log import (
+    DamagedLogError,
+    Log,
+    LogInputError,
+    LogSpec,
+    LogStore,
+    Message,
+    Writer,
+    WriterBusyError,
+    copy_log,
+    open_store,
+)
+
+SPEC = LogSpec("weather", block_messages=50)
+KINDS = ("sqlite", "segments", "memory")
+
+Open = Callable[[str, str], LogStore]
+
+
+@pytest.fixture
+def open_kind(tmp_path: Path) -> Iterator[Open]:
+    """Opens a store of a kind under a name."""
+    stores: list[LogStore] = []
+
+    def open_one(kind: str, name: str) -> LogStore:
+        stores.append(open_store("memory://" if kind == "memory" else f"{kind}:///{tmp_path / name}"))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+def fill(log: Log, count: int = 330) -> Log:
+    """Messages with every member, appended in several forms and times."""
+    with log.writer() as writer:
+        for start in range(log.last_id, count, 110):
+            writer.append(
+                [
+                    Message(
+                        b"\x00%d" % n,
+                        f"k{n % 3}",
+                        "ü",
+                        n * 1000,
+                        n * 2000 if n % 2 else None,
+                        (("a", b"\xff"),) * (n % 3),
+                    )
+                    for n in range(start, min(start + 110, count))
+                ]
+            )
+    return log
+
+
+def messages(log: Log) -> list[Message]:
+    return [message for batch in log.read() for message in batch]
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(KINDS, KINDS)))
+def test_a_copy_has_the_same_messages_under_the_same_ids(open_kind: Open, source: str, target: str) -> None:
+    log, copy = fill(open_kind(source, "from").log(SPEC)), open_kind(target, "to").log(SPEC)
+    done = copy_log(log, copy)
+    assert (done.first_id, done.last_id, done.messages) == (1, 330, 330)
+    assert messages(copy) == messages(log)
+    assert copy.verify().ok
+    assert copy_log(log, copy).messages == 0
+    fill(log, 400)
+    assert copy_log(log, copy).messages == 70
+    assert messages(copy) == messages(log)
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_a_copy_that_was_interrupted_is_gone_on_with(
+    open_kind: Open, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_kind("sqlite", "from").log(LogSpec("weather", block_messages=8000))
+    with log.writer() as writer:
+        for turn in range(3):
+            writer.append([b"%d" % turn] * 5000)
+    copy = open_kind(target, "to").log(SPEC)
+    append = Writer.append
+    calls = []
+
+    def interrupted(self: Writer, *arguments: object, **options: object) -> object:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return append(self, *arguments, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Writer, "append", interrupted)
+        copy_log(log, copy)
+    assert copy.last_id == 10_000
+    assert copy_log(log, copy).first_id == 10_001
+    assert messages(copy) == messages(log)
+
+
+def test_a_copy_is_not_made_into_another_log(open_kind: Open) -> None:
+    log, copy = fill(open_kind("memory", "").log(SPEC)), open_kind("memory", "").log(SPEC)
+    with copy.writer() as writer:
+        writer.append([b"something else"])
+    with pytest.raises(LogInputError, match="no beginning of the one to be copied"):
+        copy_log(log, copy)
+    longer = fill(open_kind("memory", "").log(SPEC), 500)
+    with pytest.raises(LogInputError, match="no beginning"):
+        copy_log(log, longer)
+    assert copy.last_id == 1
+
+
+def test_a_copy_that_does_not_give_back_what_was_written_is_told(
+    open_kind: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, copy = fill(open_kind("memory", "").log(SPEC)), open_kind("memory", "").log(SPEC)
+    append = Writer.append
+
+    def careless(self: Writer, *_: object) -> object:
+        return append(self, [b"another"] * 330)
+
+    monkeypatch.setattr(Writer, "append", careless)
+    with pytest.raises(DamagedLogError, match="not what was written"):
+        copy_log(log, copy)
+
+
+def test_nobody_writes_to_a_copy_while_it_is_made(open_kind: Open) -> None:
+    log, copy = fill(open_kind("memory", "").log(SPEC)), open_kind("memory", "").log(SPEC)
+    with copy.writer(), pytest.raises(WriterBusyError):
+        copy_log(log, copy)
