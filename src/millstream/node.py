@@ -99,7 +99,14 @@ class Node:
     def batch_config(self) -> BatchConfig:
         """The rules by which this node batches."""
         rules = self.settings.batching
-        return BatchConfig(rules.window, rules.max_delay, rules.leap, rules.cut)
+        return BatchConfig(
+            rules.window,
+            rules.max_delay,
+            rules.leap,
+            rules.cut,
+            max_count=rules.max_count,
+            max_bytes=rules.max_bytes,
+        )
 
     @cached_property
     def cas(self) -> LocalCas:

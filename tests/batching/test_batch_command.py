@@ -175,6 +175,22 @@ def test_ordered_input_that_goes_back_in_time_is_refused_with_its_line():
     assert "--ordered" in child.stderr
 
 
+def test_caps_cut_by_count_and_by_bytes():
+    sizes = [
+        json.dumps({"id": n, "key": f"k{n}", "event_time": n, "received_at": n, "size": 4}) + "\n" for n in range(5)
+    ]
+    lines = [line.encode() for line in sizes]
+    out = parsed(run(lines, "--max-count", "3"))
+    assert [(line["events"], line["cut"]) for line in out] == [([0, 1, 2], "size"), ([3, 4], "flush")]
+    assert [line["events"] for line in parsed(run(lines, "--max-bytes", "8"))] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_cap_on_bytes_needs_the_size_of_every_line():
+    child = process(GOOD, "--max-bytes", "8")
+    assert child.returncode == 2
+    assert "line 1: no size" in child.stderr
+
+
 def test_rules_that_make_no_sense_end_the_command():
     child = process(GOOD, "--window", "-5")
     assert child.returncode == 2

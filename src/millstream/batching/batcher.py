@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from millstream.batching.config import BatchConfig, ConflictCut, Mode
 from millstream.batching.engine import Engine
 from millstream.batching.errors import SnapshotError
@@ -38,14 +40,17 @@ class Batcher:
         leap: int | None = None,
         conflict_cut: ConflictCut = "at_event",
         mode: Mode = "order-free",
+        *,
+        max_count: int | None = None,
+        max_bytes: int | None = None,
     ) -> None:
-        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode)
+        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode, max_count, max_bytes)
         self._engine: Engine = Faithful(self.config) if mode == "faithful" else OrderFree(self.config)
 
     @classmethod
     def of(cls, config: BatchConfig) -> Batcher:
         """A batcher under the rules of *config*."""
-        return cls(config.window, config.max_delay, config.leap, config.conflict_cut, config.mode)
+        return cls(**msgspec.structs.asdict(config))
 
     @property
     def clock(self) -> int | None:

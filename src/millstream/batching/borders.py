@@ -11,41 +11,63 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from millstream.batching.config import Caps
+
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
 class Borders(NamedTuple):
-    """One entry a batch: its first row, the row after its last, whether a key cut it, and the deciding time."""
+    """One entry a batch: its first row, the row after its last, whether a key or a cap cut it, the deciding time."""
 
     begins: Integers
     ends: Integers
     clashed: Flags
+    capped: Flags
     decided: Integers
 
 
-def find_borders(source: Integers, key: Integers, time: Integers, window: int, *, midpoint: bool) -> Borders:
+def find_borders(
+    source: Integers,
+    key: Integers,
+    time: Integers,
+    window: int,
+    *,
+    midpoint: bool,
+    caps: Caps | None = None,
+    size: Integers | None = None,
+) -> Borders:
     """The batches of rows that are sorted by source, time and key, no such triple twice.
 
-    *source* and *key* are codes from zero; *time* is event time in ticks; all have one entry a row.
+    *source* and *key* are codes from zero; *time* is event time in ticks; *size* is in bytes (without it only the count
+    is capped); all have one entry a row.
     """
     if not len(time):
-        return Borders(*(np.zeros(0, np.int64),) * 2, np.zeros(0, np.bool_), np.zeros(0, np.int64))
+        numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        return Borders(numbers, numbers, flags, flags, numbers)
     firsts = _firsts(source)
     full = _search(firsts, time, time + window, "right")
     earlier, later = _same_key(source, key)
     instants = _instants(source, time)
     clash = np.append(instants, len(time))[np.minimum.accumulate(later[::-1])[::-1]]
     clashed = clash < full
+    capped = np.zeros(len(time), np.bool_)
+    if caps is not None:
+        over = _overflows(instants, caps, size)
+        capped = over < np.minimum(clash, full)
+        clashed &= ~capped
     if midpoint:
         split = _search(firsts, time, _middles(time, earlier, instants), "left")
         ends = np.where(clashed, np.append(split, len(time))[clash], full)
     else:
         ends = np.where(clashed, clash, full)
+    if caps is not None:
+        ends = np.where(capped, over, ends)
     begins = _walk(ends)
-    clashed = clashed[begins]
+    clashed, capped, ends = clashed[begins], capped[begins], ends[begins]
     at_clash = np.append(time, 0)[clash[begins]] + midpoint
-    return Borders(begins, ends[begins], clashed, np.where(clashed, at_clash, time[begins] + window + 1))
+    decided = np.where(clashed, at_clash, time[begins] + window + 1)
+    return Borders(begins, ends, clashed, capped, np.where(capped, np.append(time, 0)[ends] + 1, decided))
 
 
 def _firsts(source: Integers) -> Integers:
@@ -88,6 +110,22 @@ def _instants(source: Integers, time: Integers) -> Integers:
     begins = np.ones(len(time), np.bool_)
     begins[1:] = (time[1:] != time[:-1]) | (source[1:] != source[:-1])
     return np.maximum.accumulate(np.where(begins, np.arange(len(time)), 0))
+
+
+def _overflows(instants: Integers, caps: Caps, size: Integers | None) -> Integers:
+    """For each row, the row at which a batch that begins there is cut by *caps*, whatever else may cut it before.
+
+    That is the first row of the instant that does not fit, or where this is the first instant, the row itself.
+    """
+    rows = np.arange(len(instants))
+    over = rows + min(caps.count, len(rows))
+    if size is not None:
+        filled = np.append(0, np.cumsum(size))
+        by_bytes = np.searchsorted(filled, filled[:-1] + caps.size, side="right") - 1
+        over = np.minimum(over, np.maximum(by_bytes, rows + 1))
+    over = np.minimum(over, len(rows))
+    cut = np.append(instants, len(rows))[over]
+    return np.where(cut > rows, cut, over)
 
 
 def _middles(time: Integers, earlier: Integers, instants: Integers) -> Integers:

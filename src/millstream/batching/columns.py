@@ -48,6 +48,7 @@ _KINDS = {
     "source": "string",
     "key": "string",
     "digest": "string",
+    "size": "int64",
 }
 
 
@@ -65,7 +66,7 @@ class History(NamedTuple):
 
     def named(self) -> Iterator[EventBatch]:
         """The batches one by one under their identities; this does make Python objects."""
-        members = self.events.select(["event_time", "key", "digest", "received_at", "id"]).take(self.rows)
+        members = self.events.select(["event_time", "key", "digest", "received_at", "id", "size"]).take(self.rows)
         rows = zip(*(column.to_pylist() for column in members.columns), strict=True)
         batches = self.batches.select(["source", "closed_at", "cut"]).to_pylist()
         sizes = pc.list_value_length(self.batches["events"]).to_pylist()
@@ -88,8 +89,9 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
     """Batch all of *events* at once, as a batcher does that receives them, is advanced to *clock* and flushed.
 
     *events* has the columns id, event_time, received_at (int64), source, key (string) and, if it likes, digest
-    (string), no value missing, rows in any order. Raises :class:`~millstream.batching.errors.ColumnsError` where they
-    have another shape, :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``.
+    (string) and size (int64, bytes, without it 0), no value missing, rows in any order. Raises
+    :class:`~millstream.batching.errors.ColumnsError` where they have another shape,
+    :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``.
     """
     if config.mode != "order-free":
         raise ConfigError("columns are cut in the mode order-free only: replay them through a Batcher instead")
@@ -104,6 +106,8 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
         columns.time[kept],
         config.window,
         midpoint=config.conflict_cut == "midpoint",
+        caps=config.caps,
+        size=columns.table["size"].to_numpy()[kept] if config.caps else None,
     )
     refused: dict[str, Integers | Flags] = {
         "late": late,
@@ -119,12 +123,16 @@ def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
     table = events if isinstance(events, pa.Table) else pa.Table.from_batches([events])
     if "digest" not in table.column_names:
         table = table.append_column("digest", pa.array([""], pa.string()).take(np.zeros(len(table), np.int64)))
+    if "size" not in table.column_names:
+        table = table.append_column("size", pa.array(np.zeros(len(table), np.int64)))
     for name, kind in _KINDS.items():
         _check(table, name, kind)
     time, received_at = table["event_time"].to_numpy(), table["received_at"].to_numpy()
     for values in (time, received_at, np.array([config.window, config.max_delay, config.lead])):
         if len(values) and not -FARTHEST < values.min() <= values.max() < FARTHEST:
             raise ColumnsError(f"times and rules must lie within {FARTHEST} ticks of zero: use a coarser tick")
+    if config.caps is not None and len(table):
+        _check_sizes(table["size"].to_numpy())
     source, sources = _ranked(table["source"])
     key, _ = _ranked(table["key"])
     return _Columns(table, time, received_at, source, key, sources)
@@ -136,6 +144,12 @@ def _check(table: pa.Table, name: str, kind: str) -> None:
     column = table[name]
     if str(column.type) != kind or column.null_count:
         raise ColumnsError(f"the column {name} must be {kind} without nulls; it is {column.type}: cast it first")
+
+
+def _check_sizes(size: Integers) -> None:
+    """Sizes are added up over all the records, which must not overflow."""
+    if size.min() < 0 or int(size.max()) * len(size) >= FARTHEST:
+        raise ColumnsError(f"sizes must be zero or more, and together below {FARTHEST} bytes: cut the history in parts")
 
 
 def _ranked(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:
@@ -190,13 +204,14 @@ def _batches(columns: _Columns, kept: Integers, borders: Borders, config: BatchC
     closed_at = borders.decided + config.max_delay
     unsettled = np.ones(len(begins), np.bool_) if clock is None else closed_at > clock
     last = source[begins] != np.append(source, -1)[ends]
-    cut: npt.NDArray[np.int64] = np.where(borders.clashed, 1, np.where(last & unsettled, 2, 0))
+    open_ended = last & unsettled & ~borders.clashed & ~borders.capped
+    cut: npt.NDArray[np.int64] = np.select([borders.clashed, borders.capped, open_ended], [1, 2, 3])
     arrays = [
         columns.sources.take(source[begins]),
         time[begins],
         time[ends - 1],
         pa.array(closed_at, mask=unsettled),
-        pa.array(["window", "conflict", "flush"]).take(cut),
+        pa.array(["window", "conflict", "size", "flush"]).take(cut),
         pa.LargeListArray.from_arrays(np.append(0, ends), columns.table["id"].to_numpy()[kept]),
     ]
     return pa.table(arrays, schema=BATCH_SCHEMA)

@@ -18,12 +18,25 @@ RULES_VERSION = 1
 """Raised whenever the same records under the same numbers would give other batches."""
 
 
+_LIMIT = 2**62
+"""Above every number that a rule may have."""
+
+
+class Caps(msgspec.Struct, frozen=True):
+    """How much a batch may hold: ``count`` records and ``size`` bytes; beyond all reach where one is not set."""
+
+    count: int
+    size: int
+
+
 class BatchConfig(msgspec.Struct, frozen=True):
     """The rules of one batcher; every time is in the stream's ticks.
 
     ``window`` is the largest distance between the first and the last event time of a batch; ``max_delay`` the longest
     way a record may take from event to receipt; ``leap`` how far an event time may lie ahead of its receipt
-    (``max_delay`` if None). Raises :class:`ConfigError` where a number is negative or a name unknown.
+    (``max_delay`` if None). A batch holds at most ``max_count`` records and ``max_bytes`` bytes (the sum of their
+    sizes; a single record may be larger); without them there is no cap. An absent cap is kept as ``UNSET``, so that it
+    is absent in every encoding too. Raises :class:`ConfigError` where a number is negative or a name unknown.
     """
 
     window: int
@@ -31,6 +44,8 @@ class BatchConfig(msgspec.Struct, frozen=True):
     leap: int | None = None
     conflict_cut: ConflictCut = "at_event"
     mode: Mode = "order-free"
+    max_count: int | msgspec.UnsetType | None = None
+    max_bytes: int | msgspec.UnsetType | None = None
 
     def __post_init__(self) -> None:
         if self.leap is None:
@@ -39,6 +54,8 @@ class BatchConfig(msgspec.Struct, frozen=True):
             _check_ticks(name, getattr(self, name))
         _check_choice("conflict_cut", self.conflict_cut, get_args(ConflictCut))
         _check_choice("mode", self.mode, get_args(Mode))
+        for name in ("max_count", "max_bytes"):
+            _check_cap(self, name)
 
     @property
     def lead(self) -> int:
@@ -47,15 +64,39 @@ class BatchConfig(msgspec.Struct, frozen=True):
         return self.leap
 
     @property
+    def caps(self) -> Caps | None:
+        """The caps on a batch; None where there are none."""
+        count, size = self.max_count, self.max_bytes
+        if not isinstance(count, int) and not isinstance(size, int):
+            return None
+        return Caps(count if isinstance(count, int) else _LIMIT, size if isinstance(size, int) else _LIMIT)
+
+    @property
     def version(self) -> str:
         """The rules as text, in one spelling only: part of every batch's identity."""
         numbers = f"window={self.window} max_delay={self.max_delay} leap={self.lead}"
-        return f"{RULES_VERSION} {numbers} conflict_cut={self.conflict_cut} mode={self.mode}"
+        text = f"{RULES_VERSION} {numbers} conflict_cut={self.conflict_cut} mode={self.mode}"
+        if isinstance(self.max_count, int):
+            text += f" max_count={self.max_count}"
+        if isinstance(self.max_bytes, int):
+            text += f" max_bytes={self.max_bytes}"
+        return text
 
 
 def _check_ticks(name: str, value: object) -> None:
-    if type(value) is not int or not 0 <= value < 2**62:
+    if type(value) is not int or not 0 <= value < _LIMIT:
         raise ConfigError(f"{name} is {value!r}: give a whole number of ticks, zero or more and below 2^62")
+
+
+def _check_cap(config: BatchConfig, name: str) -> None:
+    value = getattr(config, name)
+    if value is None or value is msgspec.UNSET:
+        msgspec.structs.force_setattr(config, name, msgspec.UNSET)
+        return
+    if type(value) is not int or not 1 <= value < _LIMIT:
+        raise ConfigError(f"{name} is {value!r}: give a whole number, one or more and below 2^62, or leave it away")
+    if config.mode == "faithful":
+        raise ConfigError(f"{name} is {value}, but the mode faithful replays an algorithm that knows no caps")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ class SnapshotError(BatchingError, InputError):
 
 
 class EventLineError(BatchingError, InputError):
-    """The line is no event: give an object of id, key, event_time, received_at and, if you like, source and digest."""
+    """The line is no event: give an object of id, key, event_time, received_at and, maybe, source, digest and size."""
 
 
 class ColumnsError(BatchingError, InputError):

@@ -9,8 +9,9 @@ import msgspec
 Reason = Literal["late", "future", "duplicate", "conflicting_duplicate"]
 """Why a record is in no batch."""
 
-Cut = Literal["window", "conflict", "neighbour", "flush"]
-"""Why a batch ended: its window was full, a key repeated, the next batch began there (faithful mode), or the end."""
+Cut = Literal["window", "conflict", "size", "neighbour", "flush"]
+"""Why a batch ended: its window was over, a key repeated, a cap on its count or bytes was reached, the next batch began
+there (faithful mode), or the end."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -18,7 +19,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     Times are integers of one tick, whichever the stream uses (messages: microseconds since the epoch), and ``id`` is
     the caller's own number for the record; all three are signed 64-bit. Records of one ``source`` are batched
-    together; ``key`` may appear once in a batch; ``digest`` tells a repeated record from a contradicting one.
+    together; ``key`` may appear once in a batch; ``digest`` tells a repeated record from a contradicting one. ``size``
+    is the record's share of a batch's ``max_bytes``, zero or more; equal digests mean equal sizes.
     """
 
     id: int
@@ -27,6 +29,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     event_time: int
     received_at: int
     digest: str = ""
+    size: int = 0
 
 
 class EventBatch(msgspec.Struct, frozen=True):
@@ -60,5 +63,6 @@ class Outcome(NamedTuple):
     rejects: list[Reject]
 
 
-Row = tuple[int, str, str, int, int]
-"""An accepted record: event time, key, digest, received at, id. Rows sort in the order in which they are decided."""
+Row = tuple[int, str, str, int, int, int]
+"""An accepted record: event time, key, digest, received at, id, size. Rows sort in the order in which they are
+decided."""

@@ -51,7 +51,7 @@ class Faithful:
             self._fire(event.received_at, outcome)
             reason = self._refusal(event.event_time, event.received_at)
             if reason is None:
-                row = (event.event_time, event.key, event.digest, event.received_at, event.id)
+                row = (event.event_time, event.key, event.digest, event.received_at, event.id, event.size)
                 self._place(event.source, row, outcome)
             else:
                 outcome.rejects.append(Reject(event.id, reason))

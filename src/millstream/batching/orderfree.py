@@ -49,8 +49,8 @@ class OrderFree:
                 outcome.rejects.append(Reject(event.id, reason))
                 continue
             source = sources.get(event.source) or self._add(event.source)
-            source.inbox.append((time, key, event.digest, received_at, event.id))
-            if source.seen_at(key, time):
+            source.inbox.append((time, key, event.digest, received_at, event.id, event.size))
+            if source.seen_at(key, time, event.size):
                 heapq.heappush(self._heap, (source.due, event.source))
         self._settle(outcome)
         return outcome

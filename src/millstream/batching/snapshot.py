@@ -12,7 +12,7 @@ from millstream.batching.engine import EngineState
 from millstream.batching.errors import ConfigError, SnapshotError
 
 _MAGIC = b"MSBT"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<4sBI")
 
 

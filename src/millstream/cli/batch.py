@@ -38,13 +38,24 @@ Group = Iterable[EventBatch | Reject]
     show_default=True,
     help="order-free: the order of the lines does not matter; faithful: replay thin-edge's algorithm in line order.",
 )
+@click.option("--max-count", type=int, help="Most events of a batch (default: no cap).")
+@click.option("--max-bytes", type=int, help="Most bytes of a batch; every line needs its size then (default: no cap).")
 @click.option(
     "--ordered",
     is_flag=True,
     help="The lines come by received_at: print each batch as soon as it is certain, in little memory.",
 )
 def batch(
-    *, file: BinaryIO, window: int, max_delay: int, leap: int | None, cut: ConflictCut, mode: Mode, ordered: bool
+    *,
+    file: BinaryIO,
+    window: int,
+    max_delay: int,
+    leap: int | None,
+    cut: ConflictCut,
+    mode: Mode,
+    max_count: int | None,
+    max_bytes: int | None,
+    ordered: bool,
 ) -> None:
     """Batch the events of FILE (or standard input) by the time they happened.
 
@@ -53,12 +64,12 @@ def batch(
     Out:  {"batch": "…", "source": "pump", "start": 110, "end": 110, "closed_at": null, "cut": "flush", "events": [1]}
           {"rejected": 2, "reason": "late"}      (or future, duplicate, conflicting_duplicate)
 
-    source and digest may be left out. The end of the input ends the stream: what is still open then is printed with
-    closed_at null. Without --ordered everything is read before the first line is printed: the batches by closed_at,
-    then the rejects by id.
+    source, digest and size (in bytes) may be left out. The end of the input ends the stream: what is still open then is
+    printed with closed_at null. Without --ordered everything is read before the first line is printed: the batches by
+    closed_at, then the rejects by id.
     """
-    batcher = Batcher.of(BatchConfig(window, max_delay, leap, cut, mode))
-    events = read_events(file)
+    batcher = Batcher.of(BatchConfig(window, max_delay, leap, cut, mode, max_count, max_bytes))
+    events = read_events(file, sized=max_bytes is not None)
     if mode == "faithful":
         groups = _replayed(batcher, events)
     elif ordered:

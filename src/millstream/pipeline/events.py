@@ -9,7 +9,10 @@ from millstream.core.message import Message
 
 
 def event_of(message: Message) -> Event:
-    """The batcher's view of *message*, whose times are set: two messages say the same if their bodies are equal."""
+    """The batcher's view of *message*, whose times are set: two messages say the same if their bodies are equal.
+
+    Its size, for the cap on bytes, is that of the body.
+    """
     assert message.event_time is not None
     assert message.received_at is not None
     return Event(
@@ -19,4 +22,5 @@ def event_of(message: Message) -> Event:
         message.event_time,
         message.received_at,
         hashlib.sha256(message.body).hexdigest(),
+        len(message.body),
     )

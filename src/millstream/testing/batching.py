@@ -98,15 +98,29 @@ def _cut(events: list[Event], config: BatchConfig) -> Iterator[tuple[list[Event]
             border = Fraction(max(clashing) + time, 2) if midpoint else Fraction(time)
             yield [event for event in members if event.event_time < border], "conflict", time + midpoint
             members = [event for event in members if event.event_time >= border]
-        members += instant
+        if members and _exceeds(members + instant, config):
+            yield members, "size", time + 1
+            members = []
+        for event in instant:
+            if members and _exceeds([*members, event], config):
+                yield members, "size", time + 1
+                members = []
+            members.append(event)
     if members:
         yield members, "flush", members[0].event_time + config.window + 1
+
+
+def _exceeds(events: list[Event], config: BatchConfig) -> bool:
+    """Whether *events* are more than one batch may hold."""
+    if config.caps is None:
+        return False
+    return len(events) > config.caps.count or sum(event.size for event in events) > config.caps.size
 
 
 def _named(config: BatchConfig, source: str, piece: tuple[list[Event], Cut, int], clock: int | None) -> EventBatch:
     members, cut, decided = piece
     closed_at = decided + config.max_delay
-    rows = [(event.event_time, event.key, event.digest, event.received_at, event.id) for event in members]
+    rows = [(event.event_time, event.key, event.digest, event.received_at, event.id, event.size) for event in members]
     if clock is None or closed_at > clock:
         return name_batch(config, source, rows, None, cut)
     return name_batch(config, source, rows, closed_at, "window" if cut == "flush" else cut)
