@@ -4,7 +4,7 @@ They do no input or output and have no clock; the same class runs in process, in
 """
 
 from millstream.batching.batcher import Batcher
-from millstream.batching.config import BatchConfig, ConflictCut, Mode
+from millstream.batching.config import BatchConfig, ConflictCut, Late, Mode
 from millstream.batching.errors import BatchingError, BoundBrokenError, ConfigError, FlushedError, SnapshotError
 from millstream.batching.event import Event, EventBatch, Outcome, Reject
 
@@ -18,6 +18,7 @@ __all__ = [
     "Event",
     "EventBatch",
     "FlushedError",
+    "Late",
     "Mode",
     "Outcome",
     "Reject",

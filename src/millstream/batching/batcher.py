@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from millstream.batching.config import BatchConfig, ConflictCut, Mode
+from millstream.batching.config import BatchConfig, ConflictCut, Late, Mode
 from millstream.batching.engine import Engine
 from millstream.batching.errors import SnapshotError
 from millstream.batching.event import Event, Outcome
 from millstream.batching.faithful import Faithful
+from millstream.batching.late import Amend, Side
 from millstream.batching.orderfree import OrderFree
 from millstream.batching.snapshot import decode_snapshot, encode_snapshot
 
@@ -43,9 +44,11 @@ class Batcher:
         *,
         max_count: int | None = None,
         max_bytes: int | None = None,
+        late: Late | None = None,
+        grace: int | None = None,
     ) -> None:
-        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode, max_count, max_bytes)
-        self._engine: Engine = Faithful(self.config) if mode == "faithful" else OrderFree(self.config)
+        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode, max_count, max_bytes, late, grace)
+        self._engine = _engine(self.config)
 
     @classmethod
     def of(cls, config: BatchConfig) -> Batcher:
@@ -102,3 +105,12 @@ class Batcher:
         batcher = cls.of(kept)
         batcher._engine.load(state)
         return batcher
+
+
+def _engine(config: BatchConfig) -> Engine:
+    """What batches by the rules of *config*."""
+    if config.mode == "faithful":
+        return Faithful(config)
+    if config.policy == "side":
+        return Side(config)
+    return Amend(config) if config.policy == "amend" else OrderFree(config)

@@ -91,10 +91,12 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
     *events* has the columns id, event_time, received_at (int64), source, key (string) and, if it likes, digest
     (string) and size (int64, bytes, without it 0), no value missing, rows in any order. Raises
     :class:`~millstream.batching.errors.ColumnsError` where they have another shape,
-    :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``.
+    :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful`` and for a late policy other than reject.
     """
     if config.mode != "order-free":
         raise ConfigError("columns are cut in the mode order-free only: replay them through a Batcher instead")
+    if config.policy != "reject":
+        raise ConfigError(f"columns are cut without late records only: for late={config.policy} use a Batcher instead")
     columns = _read(events, config)
     late = columns.time < columns.received_at - config.max_delay
     future = columns.time > columns.received_at + config.lead

@@ -14,6 +14,10 @@ ConflictCut = Literal["at_event", "midpoint"]
 Mode = Literal["order-free", "faithful"]
 """``order-free`` depends on the records alone; ``faithful`` replays thin-edge's algorithm, arrival order and all."""
 
+Late = Literal["reject", "side", "amend"]
+"""What becomes of a record that took longer than ``max_delay``, but no longer than ``max_delay + grace``: it is
+refused, batched apart with other late ones, or amends the batches that came out without it."""
+
 RULES_VERSION = 1
 """Raised whenever the same records under the same numbers would give other batches."""
 
@@ -35,8 +39,9 @@ class BatchConfig(msgspec.Struct, frozen=True):
     ``window`` is the largest distance between the first and the last event time of a batch; ``max_delay`` the longest
     way a record may take from event to receipt; ``leap`` how far an event time may lie ahead of its receipt
     (``max_delay`` if None). A batch holds at most ``max_count`` records and ``max_bytes`` bytes (the sum of their
-    sizes; a single record may be larger); without them there is no cap. An absent cap is kept as ``UNSET``, so that it
-    is absent in every encoding too. Raises :class:`ConfigError` where a number is negative or a name unknown.
+    sizes; a single record may be larger); without them there is no cap. ``late`` is ``reject`` if not given, and the
+    other policies need ``grace``. What is not set is kept as ``UNSET``, so that it is absent in every encoding too.
+    Raises :class:`ConfigError` where a number is negative or a name unknown.
     """
 
     window: int
@@ -46,6 +51,8 @@ class BatchConfig(msgspec.Struct, frozen=True):
     mode: Mode = "order-free"
     max_count: int | msgspec.UnsetType | None = None
     max_bytes: int | msgspec.UnsetType | None = None
+    late: Late | msgspec.UnsetType | None = None
+    grace: int | msgspec.UnsetType | None = None
 
     def __post_init__(self) -> None:
         if self.leap is None:
@@ -56,6 +63,7 @@ class BatchConfig(msgspec.Struct, frozen=True):
         _check_choice("mode", self.mode, get_args(Mode))
         for name in ("max_count", "max_bytes"):
             _check_cap(self, name)
+        _check_late(self)
 
     @property
     def lead(self) -> int:
@@ -72,6 +80,22 @@ class BatchConfig(msgspec.Struct, frozen=True):
         return Caps(count if isinstance(count, int) else _LIMIT, size if isinstance(size, int) else _LIMIT)
 
     @property
+    def policy(self) -> Late:
+        """What becomes of late records."""
+        return "reject" if self.late is None or isinstance(self.late, msgspec.UnsetType) else self.late
+
+    @property
+    def punctual(self) -> BatchConfig:
+        """These rules for the records that are not late."""
+        return msgspec.structs.replace(self, late=None, grace=None)
+
+    @property
+    def patient(self) -> BatchConfig:
+        """These rules for all the records that are taken, late ones too."""
+        grace = self.grace if isinstance(self.grace, int) else 0
+        return msgspec.structs.replace(self, max_delay=self.max_delay + grace, late=None, grace=None)
+
+    @property
     def version(self) -> str:
         """The rules as text, in one spelling only: part of every batch's identity."""
         numbers = f"window={self.window} max_delay={self.max_delay} leap={self.lead}"
@@ -80,6 +104,8 @@ class BatchConfig(msgspec.Struct, frozen=True):
             text += f" max_count={self.max_count}"
         if isinstance(self.max_bytes, int):
             text += f" max_bytes={self.max_bytes}"
+        if self.policy != "reject":
+            text += f" late={self.policy} grace={self.grace}"
         return text
 
 
@@ -97,6 +123,22 @@ def _check_cap(config: BatchConfig, name: str) -> None:
         raise ConfigError(f"{name} is {value!r}: give a whole number, one or more and below 2^62, or leave it away")
     if config.mode == "faithful":
         raise ConfigError(f"{name} is {value}, but the mode faithful replays an algorithm that knows no caps")
+
+
+def _check_late(config: BatchConfig) -> None:
+    policy, grace = config.policy, config.grace
+    if policy == "reject":
+        if grace is not None and grace is not msgspec.UNSET:
+            raise ConfigError(f"grace is {grace!r}, but late records are rejected: choose late=side or late=amend")
+        msgspec.structs.force_setattr(config, "late", msgspec.UNSET)
+        msgspec.structs.force_setattr(config, "grace", msgspec.UNSET)
+        return
+    _check_choice("late", policy, get_args(Late))
+    _check_ticks("grace", grace)
+    if config.mode == "faithful":
+        raise ConfigError(f"late is {policy!r}, but the mode faithful replays an algorithm that rejects late records")
+    if policy == "amend" and isinstance(grace, int) and grace < config.window:
+        raise ConfigError(f"grace is {grace}, but late=amend needs at least the window, {config.window}")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -27,11 +27,17 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineState(msgspec.Struct, frozen=True, array_like=True):
-    """Everything that an engine remembers between two calls, sources by name."""
+    """Everything that an engine remembers between two calls, sources by name.
+
+    ``late`` are the sources of the second engine that a policy for late records has; ``given`` the source, event time,
+    key and batch of each record whose batch may be amended still.
+    """
 
     clock: int | None
     flushed: bool
     sources: list[SourceState]
+    late: list[SourceState] = []
+    given: list[tuple[str, int, str, str]] = []
 
 
 class Engine(Protocol):

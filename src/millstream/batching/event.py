@@ -32,12 +32,17 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     size: int = 0
 
 
-class EventBatch(msgspec.Struct, frozen=True):
+Kind = Literal["batch", "side", "amendment"]
+"""What a batch is made of: punctual records, late ones alone, or all of a time whose batches came out too early."""
+
+
+class EventBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """Records of one source that belong together by the time they happened.
 
     ``batch`` is the identity (see ``docs/formats/batch-id.md``); ``start`` and ``end`` are the first and the last event
     time inside; ``closed_at`` is the earliest clock at which the batch is known to be whole, None where the end of the
-    stream closed it sooner; ``events`` holds the ids of the records by event time, then key.
+    stream closed it sooner; ``events`` holds the ids of the records by event time, then key. ``amends`` names the
+    batches that an amendment replaces; ``kind`` and ``amends`` are left out of JSON where they say nothing.
     """
 
     batch: str
@@ -47,6 +52,8 @@ class EventBatch(msgspec.Struct, frozen=True):
     closed_at: int | None
     cut: Cut
     events: tuple[int, ...]
+    kind: Kind = "batch"
+    amends: tuple[str, ...] = ()
 
 
 class Reject(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import BinaryIO, get_args
 
 import click
 
-from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConflictCut, Event, Mode, Outcome
+from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConflictCut, Event, Late, Mode, Outcome
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
 
@@ -41,6 +41,14 @@ Group = Iterable[EventBatch | Reject]
 @click.option("--max-count", type=int, help="Most events of a batch (default: no cap).")
 @click.option("--max-bytes", type=int, help="Most bytes of a batch; every line needs its size then (default: no cap).")
 @click.option(
+    "--late",
+    type=click.Choice(get_args(Late)),
+    default="reject",
+    show_default=True,
+    help="What becomes of late events: refused, batched apart, or amending what came out without them.",
+)
+@click.option("--grace", type=int, help="How much later than --max-delay late events are still taken (side, amend).")
+@click.option(
     "--ordered",
     is_flag=True,
     help="The lines come by received_at: print each batch as soon as it is certain, in little memory.",
@@ -55,6 +63,8 @@ def batch(
     mode: Mode,
     max_count: int | None,
     max_bytes: int | None,
+    late: Late,
+    grace: int | None,
     ordered: bool,
 ) -> None:
     """Batch the events of FILE (or standard input) by the time they happened.
@@ -68,7 +78,7 @@ def batch(
     printed with closed_at null. Without --ordered everything is read before the first line is printed: the batches by
     closed_at, then the rejects by id.
     """
-    batcher = Batcher.of(BatchConfig(window, max_delay, leap, cut, mode, max_count, max_bytes))
+    batcher = Batcher.of(BatchConfig(window, max_delay, leap, cut, mode, max_count, max_bytes, late, grace))
     events = read_events(file, sized=max_bytes is not None)
     if mode == "faithful":
         groups = _replayed(batcher, events)
