@@ -7,6 +7,7 @@ from millstream.batching.batcher import Batcher
 from millstream.batching.config import BatchConfig, ConflictCut, Late, Mode
 from millstream.batching.errors import BatchingError, BoundBrokenError, ConfigError, FlushedError, SnapshotError
 from millstream.batching.event import Event, EventBatch, Outcome, Reject
+from millstream.batching.rulebook import Override, Rulebook
 
 __all__ = [
     "BatchConfig",
@@ -21,6 +22,8 @@ __all__ = [
     "Late",
     "Mode",
     "Outcome",
+    "Override",
     "Reject",
+    "Rulebook",
     "SnapshotError",
 ]

@@ -13,6 +13,8 @@ from millstream.batching.event import Event, Outcome
 from millstream.batching.faithful import Faithful
 from millstream.batching.late import Amend, Side
 from millstream.batching.orderfree import OrderFree
+from millstream.batching.routed import Routed
+from millstream.batching.rulebook import Rulebook
 from millstream.batching.snapshot import decode_snapshot, encode_snapshot
 
 
@@ -48,12 +50,21 @@ class Batcher:
         grace: int | None = None,
     ) -> None:
         self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode, max_count, max_bytes, late, grace)
-        self._engine = _engine(self.config)
+        self._begin(Rulebook(self.config))
 
     @classmethod
-    def of(cls, config: BatchConfig) -> Batcher:
-        """A batcher under the rules of *config*."""
-        return cls(**msgspec.structs.asdict(config))
+    def of(cls, rules: BatchConfig | Rulebook) -> Batcher:
+        """A batcher under *rules*: the same for all records, or with overrides for some sources and keys."""
+        if isinstance(rules, BatchConfig):
+            rules = Rulebook(rules)
+        batcher = cls(**msgspec.structs.asdict(rules.default))
+        if rules.overrides:
+            batcher._begin(rules)
+        return batcher
+
+    def _begin(self, rules: Rulebook) -> None:
+        self.rules = rules
+        self._engine: Engine = Routed(rules, _engine) if rules.overrides else _engine(rules.default)
 
     @property
     def clock(self) -> int | None:
@@ -87,19 +98,21 @@ class Batcher:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes for :meth:`restore`, in this or any other process."""
-        return encode_snapshot(self.config, self._engine.dump())
+        return encode_snapshot(self.rules, self._engine.dump())
 
     @classmethod
-    def restore(cls, data: bytes, config: BatchConfig | None = None) -> Batcher:
+    def restore(cls, data: bytes, rules: BatchConfig | Rulebook | None = None) -> Batcher:
         """The batcher of which *data* is the snapshot.
 
         Raises :class:`~millstream.batching.errors.SnapshotError` where *data* is damaged, of another version, or
-        was taken under other rules than *config* (if given).
+        was taken under other *rules* (if given).
         """
         kept, state = decode_snapshot(data)
-        if config is not None and config != kept:
+        if isinstance(rules, BatchConfig):
+            rules = Rulebook(rules)
+        if rules is not None and rules != kept:
             raise SnapshotError(
-                f"the snapshot was taken under other rules ({kept.version}) than asked for ({config.version}): "
+                f"the snapshot was taken under other rules ({kept.version}) than asked for ({rules.version}): "
                 "flush the old batcher first, or go on under its rules"
             )
         batcher = cls.of(kept)

@@ -30,7 +30,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True):
     """Everything that an engine remembers between two calls, sources by name.
 
     ``late`` are the sources of the second engine that a policy for late records has; ``given`` the source, event time,
-    key and batch of each record whose batch may be amended still.
+    key and batch of each record whose batch may be amended still; ``parts`` the engines of a rulebook.
     """
 
     clock: int | None
@@ -38,6 +38,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True):
     sources: list[SourceState]
     late: list[SourceState] = []
     given: list[tuple[str, int, str, str]] = []
+    parts: list[EngineState] = []
 
 
 class Engine(Protocol):
@@ -46,6 +47,10 @@ class Engine(Protocol):
     @property
     def clock(self) -> int | None:
         """The latest time the engine was advanced to, None at first."""
+        ...
+
+    def check(self, events: Sequence[Event]) -> None:
+        """Raise what :meth:`receive` would raise for *events*, without taking any."""
         ...
 
     def receive(self, events: Sequence[Event]) -> Outcome:

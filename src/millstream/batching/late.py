@@ -31,6 +31,10 @@ class Side:
         """The clock of both engines."""
         return self._punctual.clock
 
+    def check(self, events: Sequence[Event]) -> None:
+        """Raise what :meth:`receive` would raise for *events*."""
+        self._punctual.check(events)
+
     def receive(self, events: Sequence[Event]) -> Outcome:
         """Take *events*: each goes to the one engine or the other."""
         self._punctual.check(events)
@@ -73,6 +77,10 @@ class Amend:
     def clock(self) -> int | None:
         """The clock of both engines."""
         return self._punctual.clock
+
+    def check(self, events: Sequence[Event]) -> None:
+        """Raise what :meth:`receive` would raise for *events*."""
+        self._punctual.check(events)
 
     def receive(self, events: Sequence[Event]) -> Outcome:
         """Take *events*; a record is refused where the second engine refuses it."""

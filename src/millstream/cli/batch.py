@@ -5,13 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import BinaryIO, get_args
+from typing import Any, BinaryIO, TextIO, get_args
 
 import click
 
-from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConflictCut, Event, Late, Mode, Outcome
+from millstream.batching import (
+    BatchConfig,
+    Batcher,
+    BoundBrokenError,
+    ConflictCut,
+    Event,
+    Late,
+    Mode,
+    Outcome,
+    Rulebook,
+)
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
+from millstream.batching.rulebook import read_overrides
 
 _CHUNK = 8192
 
@@ -49,6 +60,12 @@ Group = Iterable[EventBatch | Reject]
 )
 @click.option("--grace", type=int, help="How much later than --max-delay late events are still taken (side, amend).")
 @click.option(
+    "--overrides",
+    type=click.File("r", encoding="utf-8"),
+    metavar="TOML",
+    help="Other rules for some sources and keys: [[override]] tables, docs/formats/batch-id.md.",
+)
+@click.option(
     "--ordered",
     is_flag=True,
     help="The lines come by received_at: print each batch as soon as it is certain, in little memory.",
@@ -65,6 +82,7 @@ def batch(
     max_bytes: int | None,
     late: Late,
     grace: int | None,
+    overrides: TextIO | None,
     ordered: bool,
 ) -> None:
     """Batch the events of FILE (or standard input) by the time they happened.
@@ -78,8 +96,21 @@ def batch(
     printed with closed_at null. Without --ordered everything is read before the first line is printed: the batches by
     closed_at, then the rejects by id.
     """
-    batcher = Batcher.of(BatchConfig(window, max_delay, leap, cut, mode, max_count, max_bytes, late, grace))
-    events = read_events(file, sized=max_bytes is not None)
+    given: dict[str, Any] = {
+        "window": window,
+        "max_delay": max_delay,
+        "leap": leap,
+        "conflict_cut": cut,
+        "mode": mode,
+        "max_count": max_count,
+        "max_bytes": max_bytes,
+        "late": late,
+        "grace": grace,
+    }
+    others = read_overrides(overrides.read(), given) if overrides else ()
+    rules = Rulebook(BatchConfig(**given), others)
+    batcher = Batcher.of(rules)
+    events = read_events(file, sized=any(isinstance(config.max_bytes, int) for config in rules.configs))
     if mode == "faithful":
         groups = _replayed(batcher, events)
     elif ordered:
