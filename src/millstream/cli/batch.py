@@ -13,7 +13,6 @@ from millstream.batching import (
     BatchConfig,
     Batcher,
     BoundBrokenError,
-    ConflictCut,
     Event,
     Late,
     Mode,
@@ -23,6 +22,8 @@ from millstream.batching import (
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
 from millstream.batching.rulebook import read_overrides
+from millstream.cli.batch_rules import cap_options, rule_options
+from millstream.cli.batch_tools import explain_command, shrink_command
 
 _CHUNK = 8192
 
@@ -30,18 +31,33 @@ Group = Iterable[EventBatch | Reject]
 """What is printed together."""
 
 
-@click.command(epilog="Times are integers of one unit of your choice, the same in the options and in the lines.")
-@click.argument("file", type=click.File("rb"), default="-")
-@click.option("--window", type=int, required=True, help="Longest time from the first to the last event of a batch.")
-@click.option("--max-delay", type=int, required=True, help="Longest time from an event to its receipt.")
-@click.option("--leap", type=int, help="How far an event may lie ahead of its receipt (default: --max-delay).")
-@click.option(
-    "--cut",
-    type=click.Choice(get_args(ConflictCut)),
-    default="at_event",
-    show_default=True,
-    help="Where a repeated key ends a batch.",
+class _WithTools(click.Command):
+    """A command that is another one where its first argument names a tool; a file of that name is ``./explain``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        tool = TOOLS.get(args[0]) if args else None
+        if tool is None:
+            return super().make_context(info_name, args, parent, **extra)
+        return tool.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+TOOLS = {"explain": explain_command, "shrink": shrink_command}
+"""What ``millstream batch`` does besides batching."""
+
+
+@click.command(
+    cls=_WithTools,
+    epilog="Times are integers of one unit of your choice, the same in the options and in the lines. "
+    "Tools: millstream batch explain (why a batch began and ended, why an event was refused), "
+    "millstream batch shrink (how faithful depends on arrival).",
 )
+@click.argument("file", type=click.File("rb"), default="-")
+@rule_options(cut="at_event")
 @click.option(
     "--mode",
     type=click.Choice(get_args(Mode)),
@@ -49,8 +65,7 @@ Group = Iterable[EventBatch | Reject]
     show_default=True,
     help="order-free: the order of the lines does not matter; faithful: replay thin-edge's algorithm in line order.",
 )
-@click.option("--max-count", type=int, help="Most events of a batch (default: no cap).")
-@click.option("--max-bytes", type=int, help="Most bytes of a batch; every line needs its size then (default: no cap).")
+@cap_options
 @click.option(
     "--late",
     type=click.Choice(get_args(Late)),
@@ -70,21 +85,7 @@ Group = Iterable[EventBatch | Reject]
     is_flag=True,
     help="The lines come by received_at: print each batch as soon as it is certain, in little memory.",
 )
-def batch(
-    *,
-    file: BinaryIO,
-    window: int,
-    max_delay: int,
-    leap: int | None,
-    cut: ConflictCut,
-    mode: Mode,
-    max_count: int | None,
-    max_bytes: int | None,
-    late: Late,
-    grace: int | None,
-    overrides: TextIO | None,
-    ordered: bool,
-) -> None:
+def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: Any) -> None:
     """Batch the events of FILE (or standard input) by the time they happened.
 
     \b
@@ -96,22 +97,11 @@ def batch(
     printed with closed_at null. Without --ordered everything is read before the first line is printed: the batches by
     closed_at, then the rejects by id.
     """
-    given: dict[str, Any] = {
-        "window": window,
-        "max_delay": max_delay,
-        "leap": leap,
-        "conflict_cut": cut,
-        "mode": mode,
-        "max_count": max_count,
-        "max_bytes": max_bytes,
-        "late": late,
-        "grace": grace,
-    }
     others = read_overrides(overrides.read(), given) if overrides else ()
     rules = Rulebook(BatchConfig(**given), others)
     batcher = Batcher.of(rules)
     events = read_events(file, sized=any(isinstance(config.max_bytes, int) for config in rules.configs))
-    if mode == "faithful":
+    if given["mode"] == "faithful":
         groups = _replayed(batcher, events)
     elif ordered:
         groups = _streamed(batcher, events)
