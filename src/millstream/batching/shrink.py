@@ -33,9 +33,7 @@ def shrink(events: Sequence[Event], config: BatchConfig) -> Difference | None:
     differs = _comparison(config)
     for mine in _by_source(arrival):
         if differs(mine):
-            small: list[Event] = []
-            while small != mine:
-                small, mine = mine, _prompt(_fewest(mine, differs), differs)
+            small = _smallest(mine, differs)
             return Difference(small, *groupings(small, config))
     return None
 
@@ -66,6 +64,14 @@ def _grouping(events: Sequence[Event], config: BatchConfig) -> Grouping:
     batcher = Batcher.of(config)
     batches = [*batcher.receive_many(events).batches, *batcher.flush().batches]
     return [batch.events for batch in sorted(batches, key=lambda batch: (batch.start, batch.end))]
+
+
+def _smallest(events: list[Event], differs: Callable[[Sequence[Event]], bool]) -> list[Event]:
+    """*events* shrunk in both ways by turns, until neither finds anything more."""
+    before: list[Event] = []
+    while events != before:
+        before, events = events, _prompt(_fewest(events, differs), differs)
+    return events
 
 
 def _fewest(events: list[Event], differs: Callable[[Sequence[Event]], bool]) -> list[Event]:
