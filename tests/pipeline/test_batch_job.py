@@ -15,11 +15,11 @@ import pytest
 
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher
+from millstream.batching.messages import event_of
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.events import event_of
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 from millstream.pipeline.jobs.folder import JobBusyError, JobFolder
 

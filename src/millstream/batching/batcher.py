@@ -71,6 +71,16 @@ class Batcher:
         """The latest bound that :meth:`advance` was given; None before the first."""
         return self._engine.clock
 
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        return self._engine.due
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch yet."""
+        return self._engine.open_sources
+
     def receive(self, event: Event) -> Outcome:
         """Take one record; see :meth:`receive_many`."""
         return self._engine.receive((event,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -49,6 +49,16 @@ class Engine(Protocol):
         """The latest time the engine was advanced to, None at first."""
         ...
 
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        ...
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch."""
+        ...
+
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*, without taking any."""
         ...
@@ -72,3 +82,8 @@ class Engine(Protocol):
     def load(self, state: EngineState) -> None:
         """Take up *state*; only on a fresh engine."""
         ...
+
+
+def earliest(engines: Iterable[Engine]) -> int | None:
+    """The least time at which one of *engines* is due; None where none is."""
+    return min((engine.due for engine in engines if engine.due is not None), default=None)

@@ -29,6 +29,10 @@ class SnapshotError(BatchingError, InputError):
     """The bytes are no snapshot that this batcher can go on from."""
 
 
+class ServiceError(BatchingError, InputError):
+    """The log cannot be batched while it grows."""
+
+
 class EventLineError(BatchingError, InputError):
     """The line is no event: give an object of id, key, event_time, received_at and, maybe, source, digest and size."""
 

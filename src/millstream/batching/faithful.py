@@ -44,6 +44,16 @@ class Faithful:
         """The latest time (receive time) that was seen; None at first."""
         return self._clock
 
+    @property
+    def due(self) -> int | None:
+        """The time of the next timer; None where there is none."""
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have open batches."""
+        return sum(map(bool, self._sources.values()))
+
     def check(self, events: Sequence[Event]) -> None:
         """Nothing is ever raised: what comes from the past is processed as it comes."""
 

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from millstream.batching.config import BatchConfig
-from millstream.batching.engine import Engine, EngineState
+from millstream.batching.engine import Engine, EngineState, earliest
 from millstream.batching.event import Cut, Event, EventBatch, Outcome, Row
 from millstream.batching.identity import name_batch
 from millstream.batching.orderfree import OrderFree, by_close, by_start
@@ -30,6 +30,16 @@ class Side:
     def clock(self) -> int | None:
         """The clock of both engines."""
         return self._punctual.clock
+
+    @property
+    def due(self) -> int | None:
+        """The earlier of what the two engines say."""
+        return earliest([self._punctual, self._late])
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have open records in the engine that has most of them."""
+        return max(self._punctual.open_sources, self._late.open_sources)
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*."""
@@ -77,6 +87,16 @@ class Amend:
     def clock(self) -> int | None:
         """The clock of both engines."""
         return self._punctual.clock
+
+    @property
+    def due(self) -> int | None:
+        """The earlier of what the two engines say."""
+        return earliest([self._punctual, self._patient])
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have open records in the engine that has most of them."""
+        return max(self._punctual.open_sources, self._patient.open_sources)
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*."""

@@ -42,6 +42,16 @@ class OrderFree:
         """The time (receive time) below which the caller has declared everything received; None at first."""
         return self._clock
 
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        return self._heap[0][0] if self._heap else None
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch."""
+        return len(self._sources)
+
     def receive(self, events: Sequence[Event]) -> Outcome:
         """Take *events* in any order. All are taken or, where one breaks an earlier bound, none."""
         self.check(events)

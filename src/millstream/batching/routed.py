@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millstream.batching.config import BatchConfig
-from millstream.batching.engine import Engine, EngineState
+from millstream.batching.engine import Engine, EngineState, earliest
 from millstream.batching.event import Event, Outcome
 from millstream.batching.orderfree import by_close, by_start
 from millstream.batching.rulebook import Rulebook
@@ -25,6 +25,16 @@ class Routed:
     def clock(self) -> int | None:
         """The latest time that any engine was advanced to; None at first."""
         return max((engine.clock for engine in self._engines.values() if engine.clock is not None), default=None)
+
+    @property
+    def due(self) -> int | None:
+        """The earliest time at which one of the engines is due."""
+        return earliest(self._engines.values())
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have open records; one under two sets of rules counts twice."""
+        return sum(engine.open_sources for engine in self._engines.values())
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*."""

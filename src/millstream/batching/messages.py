@@ -1,11 +1,14 @@
-"""How a message is shown to the batcher, the same in this process and on every executor."""
+"""How messages are shown to the batcher, the same in this process and on every executor; and the ticks among them."""
 
 from __future__ import annotations
 
 import hashlib
 
-from millstream.batching import Event
+from millstream.batching.event import Event
 from millstream.core.message import Message
+
+TICK_SOURCE = "millstream.tick"
+"""The source of ticks: messages that say nothing but that the log's clock has come to their ``received_at``."""
 
 
 def event_of(message: Message) -> Event:
@@ -24,3 +27,8 @@ def event_of(message: Message) -> Event:
         hashlib.sha256(message.body).hexdigest(),
         len(message.body),
     )
+
+
+def make_tick() -> Message:
+    """A tick for the end of a log; the log gives it its time."""
+    return Message(b"", source=TICK_SOURCE)
