@@ -100,16 +100,15 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
     columns = _read(events, config)
     late = columns.time < columns.received_at - config.max_delay
     future = columns.time > columns.received_at + config.lead
-    order = _sorted(columns, np.flatnonzero(~(late | future)))
-    kept, copies, same = _without_copies(columns, order)
+    kept, copies, same = _without_copies(columns, _sorted(columns, np.flatnonzero(~(late | future))))
     borders = find_borders(
-        columns.source[kept],
-        columns.key[kept],
-        columns.time[kept],
+        kept.source,
+        kept.key,
+        kept.time,
         config.window,
         midpoint=config.conflict_cut == "midpoint",
         caps=config.caps,
-        size=columns.table["size"].to_numpy()[kept] if config.caps else None,
+        size=columns.table["size"].to_numpy()[kept.rows] if config.caps else None,
     )
     refused: dict[str, Integers | Flags] = {
         "late": late,
@@ -118,7 +117,7 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
         "conflicting_duplicate": copies[~same],
     }
     batches = _batches(columns, kept, borders, config, clock)
-    return History(config, batches, _rejects(columns, refused), columns.table, kept)
+    return History(config, batches, _rejects(columns, refused), columns.table, kept.rows)
 
 
 def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
@@ -163,33 +162,49 @@ def _ranked(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:
     return rank[encoded.indices.to_numpy()], encoded.dictionary.take(order)
 
 
-def _sorted(columns: _Columns, rows: Integers) -> Integers:
-    """*rows* by source, event time and key; in one comparison where the three fit one word."""
-    source, time, key = columns.source[rows], columns.time[rows], columns.key[rows]
-    if not len(rows):
-        return rows
+class _Sorted(NamedTuple):
+    """Records by source, event time and key: their places in the columns, and these three of each."""
+
+    rows: Integers
+    source: Integers
+    time: Integers
+    key: Integers
+
+
+def _sorted(columns: _Columns, rows: Integers) -> _Sorted:
+    """*rows* in order; in one comparison where what they are sorted by fits one word."""
+    source, time, key = columns.source, columns.time, columns.key
+    if len(rows) < len(source):
+        source, time, key = source[rows], time[rows], key[rows]
+    order = _order(source, time, key)
+    return _Sorted(rows[order], source[order], time[order], key[order])
+
+
+def _order(source: Integers, time: Integers, key: Integers) -> Integers:
+    if not len(source):
+        return np.zeros(0, np.int64)
     first, keys = int(time.min()), int(key.max()) + 1
     span = int(time.max()) - first + 1
     if (int(source.max()) + 1) * span * keys < 2**63:
-        return rows[np.argsort((source * span + (time - first)) * keys + key)]
-    return rows[np.lexsort((key, time, source))]
+        return np.argsort((source * span + (time - first)) * keys + key)
+    return np.lexsort((key, time, source))
 
 
-def _without_copies(columns: _Columns, order: Integers) -> tuple[Integers, Integers, Flags]:
-    """The rows to keep, in order; the copies of them; and for each copy whether its digest is that of the kept one."""
-    place = (columns.source[order], columns.time[order], columns.key[order])
-    head = np.ones(len(order), np.bool_)
-    head[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in place])
+def _without_copies(columns: _Columns, found: _Sorted) -> tuple[_Sorted, Integers, Flags]:
+    """What to keep of *found*; the copies of it; and for each copy whether its digest is that of the kept one."""
+    head = np.ones(len(found.rows), np.bool_)
+    head[1:] = (found.time[1:] != found.time[:-1]) | (found.key[1:] != found.key[:-1])
+    head[1:] |= found.source[1:] != found.source[:-1]
     if head.all():
-        return order, order[:0], head[:0]
+        return found, found.rows[:0], head[:0]
     group = np.cumsum(head) - 1
     shared = np.flatnonzero(np.bincount(group)[group] > 1)
-    order = order.copy()
+    order = found.rows.copy()
     order[shared] = _by_digest(columns, order[shared], group[shared])
     kept, copies = order[head], order[~head]
     digest = columns.table["digest"]
     same = pc.equal(digest.take(copies), digest.take(kept[group[~head]])).to_numpy()
-    return kept, copies, same
+    return _Sorted(kept, found.source[head], found.time[head], found.key[head]), copies, same
 
 
 def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
@@ -200,8 +215,8 @@ def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
     return rows[order]
 
 
-def _batches(columns: _Columns, kept: Integers, borders: Borders, config: BatchConfig, clock: int | None) -> pa.Table:
-    time, source = columns.time[kept], columns.source[kept]
+def _batches(columns: _Columns, kept: _Sorted, borders: Borders, config: BatchConfig, clock: int | None) -> pa.Table:
+    time, source = kept.time, kept.source
     begins, ends = borders.begins, borders.ends
     closed_at = borders.decided + config.max_delay
     unsettled = np.ones(len(begins), np.bool_) if clock is None else closed_at > clock
@@ -214,7 +229,7 @@ def _batches(columns: _Columns, kept: Integers, borders: Borders, config: BatchC
         time[ends - 1],
         pa.array(closed_at, mask=unsettled),
         pa.array(["window", "conflict", "size", "flush"]).take(cut),
-        pa.LargeListArray.from_arrays(np.append(0, ends), columns.table["id"].to_numpy()[kept]),
+        pa.LargeListArray.from_arrays(np.append(0, ends), columns.table["id"].to_numpy()[kept.rows]),
     ]
     return pa.table(arrays, schema=BATCH_SCHEMA)
 
