@@ -47,7 +47,8 @@ def cut_short(data: Path, seconds: float, how: signal.Signals, *options: str) ->
     try:
         process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.kill(process.pid, how)
+        send = os.killpg if how == signal.SIGINT else os.kill  # Ctrl-C reaches all that run in the terminal
+        send(process.pid, how)
         process.communicate(timeout=60)
         return process.returncode
     assert process.returncode == 0

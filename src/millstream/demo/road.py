@@ -63,19 +63,21 @@ class Walk:
 class Stage(NamedTuple):
     """A piece of the road. ``run`` may be cut short at any point and run again: it adds nothing twice.
 
-    With ``spark`` a session is started before the stage's own time begins.
+    With ``spark`` a session is started before the stage's own time begins; one that is ``fresh`` is run each time, also
+    where an earlier run has recorded it.
     """
 
     name: str
     title: str
     run: Callable[[Walk], Done]
     spark: bool = False
+    fresh: bool = False
 
 
 def walk_road(stages: Sequence[Stage], walk: Walk, teller: Teller) -> list[Figures]:
     """Run *stages*; those with a record in the walk's folder are passed by, and their figures told again."""
     for stage in stages:
-        figures = _recorded(walk.folder, stage)
+        figures = None if stage.fresh else _recorded(walk.folder, stage)
         if figures is None:
             if stage.spark and SPARK not in walk.figures:
                 walk.figures[SPARK] = _start_spark(walk, teller)
@@ -100,7 +102,8 @@ def _run(stage: Stage, walk: Walk, teller: Teller) -> Figures:
     done = stage.run(walk)
     seconds = round(walk.node.clock.monotonic() - begun, 3)
     figures = Figures(stage.name, stage.title, seconds, done.counts, done.bytes, dict(done.facts))
-    write_durably(_record(walk.folder, stage), msgspec.json.encode(figures))
+    if not stage.fresh:
+        write_durably(_record(walk.folder, stage), msgspec.json.encode(figures))
     return figures
 
 

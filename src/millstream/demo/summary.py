@@ -48,11 +48,12 @@ class Summary(msgspec.Struct, frozen=True):
 
     def next_steps(self) -> list[str]:
         """Commands to try on the data."""
-        log = self.plan.log
-        at = "" if Path(self.data) == Path("millstream-data").absolute() else f" --data {self.data}"
+        log, proven = self.plan.log, self.facts("prove")["id"]
+        data = shown(self.data)
+        at = "" if data == "millstream-data" else f" --data {data}"
         return [
             f"millstream log read {log} --from 1 --max 3 --jsonl{at}",
-            f"millstream prove {log} 4711{at} > proof.json && millstream verify proof.json --cas {self.data}/cas",
+            f"millstream prove {log} {proven}{at} > proof.json && millstream verify proof.json --cas {data}/cas",
             f"millstream anchor ledger --json{at}",
             f"millstream mill check{at}",
         ]
@@ -72,6 +73,12 @@ class Summary(msgspec.Struct, frozen=True):
             "seconds": round(self.seconds, 3),
             "stages": stages,
         }
+
+
+def shown(path: str) -> str:
+    """*path* as a person would type it here."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def print_summary(summary: Summary, console: Console) -> None:
@@ -108,8 +115,8 @@ def _words(summary: Summary) -> list[str]:
         f"proven: {proof['message']}",
         f"  batch {proof['batch']} in {proof['batch file']}, anchor {proof['anchor']}, copies: {proof['copies']}",
         "",
-        f"data    {summary.data}",
-        f"report  {summary.report}",
+        f"data    {shown(summary.data)}",
+        f"report  {shown(summary.report)}",
         "try     " + "\n        ".join(summary.next_steps()),
     ]
 

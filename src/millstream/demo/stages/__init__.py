@@ -27,5 +27,5 @@ def stages_of(arrivals: Sequence[Arrivals]) -> list[Stage]:
         Stage("sweep-2", "sweep again (Spark)", sweep_copies("sweep-2"), spark=True),
         Stage("heal", "heal from the good copies", heal_copies),
         Stage("sweep-3", "sweep a third time (Spark)", sweep_copies("sweep-3"), spark=True),
-        Stage("prove", "prove one message, and verify it", prove_message),
+        Stage("prove", "prove one message, and verify it", prove_message, fresh=True),
     ]

@@ -34,7 +34,8 @@ def sweep_copies(name: str) -> Callable[[Walk], Done]:
         spaces = judged.spaces()
         for space in spaces:
             _keep_report(node, space)
-        findings = [msgspec.to_builtins(finding) for finding in judged.findings()]
+        found = sorted(judged.findings(), key=lambda finding: (finding.store, finding.space, finding.content_id))
+        findings = [msgspec.to_builtins(finding) for finding in found]
         facts = {"spaces": [_row(space) for space in spaces], "findings": findings}
         checked = sum(space.report.checked for space in spaces)
         return Done({"copies checked": checked, "findings": len(findings)}, _bytes(judged, spaces), facts)

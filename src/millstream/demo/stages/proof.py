@@ -20,6 +20,7 @@ def prove_message(walk: Walk) -> Done:
     record = shown.message
     record = shown.message
     facts = {
+        "id": shown.id,
         "message": f"{shown.log} {shown.id}: {record.source} {record.key} = {record.body.decode('utf-8', 'replace')}",
         "batch": shown.batch,
         "batch file": shown.batch_file,
