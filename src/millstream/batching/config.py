@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal, get_args
 
 import msgspec
@@ -33,7 +34,7 @@ class Caps(msgspec.Struct, frozen=True):
     size: int
 
 
-class BatchConfig(msgspec.Struct, frozen=True):
+class BatchConfig(msgspec.Struct, frozen=True, dict=True):
     """The rules of one batcher; every time is in the stream's ticks.
 
     ``window`` is the largest distance between the first and the last event time of a batch; ``max_delay`` the longest
@@ -95,9 +96,9 @@ class BatchConfig(msgspec.Struct, frozen=True):
         grace = self.grace if isinstance(self.grace, int) else 0
         return msgspec.structs.replace(self, max_delay=self.max_delay + grace, late=None, grace=None)
 
-    @property
+    @cached_property
     def version(self) -> str:
-        """The rules as text, in one spelling only: part of every batch's identity."""
+        """The rules as text, in one spelling only: part of every batch's identity (kept once it was asked for)."""
         numbers = f"window={self.window} max_delay={self.max_delay} leap={self.lead}"
         text = f"{RULES_VERSION} {numbers} conflict_cut={self.conflict_cut} mode={self.mode}"
         if isinstance(self.max_count, int):
