@@ -23,8 +23,9 @@ from millstream.anchoring import (
     prove,
 )
 from millstream.batching import BatchConfig
+from millstream.batching.service import BatchService
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
-from millstream.log import LogSpec, LogStore, open_store
+from millstream.log import LogSpec, LogStore, Writer, open_store
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
@@ -107,6 +108,19 @@ class Node:
             max_count=rules.max_count,
             max_bytes=rules.max_bytes,
         )
+
+    def batch_service(self, log: str, output: str, *, ticks: Writer | None = None) -> BatchService:
+        """Batches *log* into the log *output* by this node's rules, from where it was; closed with the node.
+
+        *ticks* is the writer of *log*, where this process has it: see :class:`BatchService`.
+        """
+        source, sink = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(output))
+        folder = self.folder / "batching"
+        folder.mkdir(exist_ok=True)
+        state = folder / f"{output}.state"
+        service = BatchService(source, sink, self.batch_config, state, ticks=ticks, clock=self.clock)
+        self._resources.callback(service.close)
+        return service
 
     @cached_property
     def cas(self) -> LocalCas:

@@ -182,6 +182,11 @@ def test_an_empty_or_missing_log_is_refused(
         run_batch(spark, tmp_path, log_url, "missing", rules)
 
 
+def test_late_policies_that_the_job_does_not_have_are_refused(tmp_path: Path, log_url: str) -> None:
+    with pytest.raises(PipelineInputError, match="late=side"):
+        run_batch(None, tmp_path, log_url, "any", BatchConfig(50, 20, late="side", grace=9))  # type: ignore[arg-type]
+
+
 def test_what_spark_raises_is_told_in_one_line(
     spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
 ) -> None:
