@@ -17,7 +17,7 @@ from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.batching.service import BatchService
 from millstream.core.clock import VirtualClock
 from millstream.core.message import Message
-from millstream.log import LogSpec, open_store
+from millstream.log import LogError, LogSpec, open_store
 
 RULES = BatchConfig(50, 20)
 CHILD = Path(__file__).parent / "children" / "serve.py"
@@ -147,6 +147,33 @@ def test_p3_a_service_that_is_killed_loses_nothing_and_gives_nothing_twice(tmp_p
     with open_store(url) as store:
         assert given(store.log(LogSpec("out"))) == expected(store.log(LogSpec("in")))
         assert store.log(LogSpec("out")).verify().ok
+
+
+def test_p6_a_service_whose_append_failed_saves_nothing_that_the_output_does_not_know(store, tmp_path):
+    messages, service = traffic(4, 200), serve(store, tmp_path, commit_every=40)
+    with store.log(LogSpec("in")).writer() as writer:
+        writer.append(messages[:100])
+        service.step()
+        service.save()
+        writer.append(messages[100:])
+    service._writer.close()
+    with pytest.raises(LogError):
+        service.step()
+    service.close()
+    after = serve(store, tmp_path)
+    assert after.step() == 100
+    after.close()
+    assert given(store.log(LogSpec("out"))) == expected(store.log(LogSpec("in")))
+
+
+def test_an_output_that_came_of_another_log_is_refused(store, tmp_path):
+    with store.log(LogSpec("other")).writer() as writer:
+        writer.append([Message(b"", "a", "p", time, time) for time in range(100)])
+    first = BatchService(store.log(LogSpec("other")), store.log(LogSpec("out")), RULES, tmp_path / "first")
+    first.step()
+    first.close()
+    with pytest.raises(ServiceError, match="up to message 100, but that log ends at 0"):
+        serve(store, tmp_path)
 
 
 def test_a_log_that_goes_back_in_time_is_refused_by_name(store, tmp_path):

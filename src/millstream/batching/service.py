@@ -44,8 +44,9 @@ class BatchService:
     *state* is the file of its snapshots (made when it is absent); *ticks* is the writer of *source*, where this process
     has it: without it quiet sources close when the next message of any source comes. What comes of *commit_every*
     messages is one commit; after *save_every* the state is saved, so that no more need be replayed. Raises
-    :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules, and the errors of the
-    log. Use it as one thread; :meth:`close` it.
+    :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
+    :class:`~millstream.batching.errors.ServiceError` where *output* came of more than *source* holds, and the errors of
+    the log. Use it as one thread; :meth:`close` it.
     """
 
     def __init__(
@@ -68,7 +69,14 @@ class BatchService:
         kept = _read_state(state, source.name, output.name)
         self._batcher = Batcher.restore(kept.snapshot, rules) if kept else Batcher.of(rules)
         self._position = self._saved = kept.position if kept else 0
+        self._torn = False
         self._writer = output.writer("batching")
+        if self._writer.sequence > source.last_id:
+            self._writer.close()
+            raise ServiceError(
+                f"{output.name!r} holds what came of {source.name!r} up to message {self._writer.sequence}, but that "
+                f"log ends at {source.last_id}: it is not the same any more. Give the service another output"
+            )
 
     @property
     def position(self) -> int:
@@ -108,9 +116,13 @@ class BatchService:
         self._saved = self._position
 
     def close(self) -> None:
-        """Save the state and let go of *output*."""
+        """Save the state and let go of *output*.
+
+        After an append that failed nothing is saved: the batcher knows of messages that the output knows nothing of.
+        """
         try:
-            self.save()
+            if not self._torn:
+                self.save()
         finally:
             self._writer.close()
 
@@ -127,11 +139,12 @@ class BatchService:
         events = [event_of(message) for message in messages if message.source != TICK_SOURCE]
         bound = messages[-1].received_at
         assert bound is not None
+        self._torn = True
         received, settled = self._batcher.receive_many(events), self._batcher.advance(bound)
         outcome = Outcome(received.batches + settled.batches, received.rejects + settled.rejects)
         found: list[EventBatch | Reject] = [*outcome.batches, *outcome.rejects]
         self._writer.append([_message_of(item) for item in found], sequence=messages[-1].id)
-        self._position = messages[-1].id
+        self._position, self._torn = messages[-1].id, False
         self._measure(messages, outcome)
 
     def _check_order(self, messages: Sequence[Message]) -> None:
