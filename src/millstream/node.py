@@ -23,9 +23,10 @@ from millstream.anchoring import (
     prove,
 )
 from millstream.batching import BatchConfig
+from millstream.batching.service import BatchService
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
-from millstream.log import LogSpec, LogStore, open_store
+from millstream.log import LogSpec, LogStore, Writer, open_store
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
@@ -126,7 +127,27 @@ class Node:
     def batch_config(self) -> BatchConfig:
         """The rules by which this node batches."""
         rules = self.settings.batching
-        return BatchConfig(rules.window, rules.max_delay, rules.leap, rules.cut)
+        return BatchConfig(
+            rules.window,
+            rules.max_delay,
+            rules.leap,
+            rules.cut,
+            max_count=rules.max_count,
+            max_bytes=rules.max_bytes,
+        )
+
+    def batch_service(self, log: str, output: str, *, ticks: Writer | None = None) -> BatchService:
+        """Batches *log* into the log *output* by this node's rules, from where it was; closed with the node.
+
+        *ticks* is the writer of *log*, where this process has it: see :class:`BatchService`.
+        """
+        source, sink = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(output))
+        folder = self.folder / "batching"
+        folder.mkdir(exist_ok=True)
+        state = folder / f"{output}.state"
+        service = BatchService(source, sink, self.batch_config, state, ticks=ticks, clock=self.clock)
+        self._resources.callback(service.close)
+        return service
 
     @cached_property
     def cas(self) -> LocalCas:

@@ -45,12 +45,17 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``."""
+    """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``.
+
+    A batch holds at most ``max_count`` messages and ``max_bytes`` bytes of their bodies; without them there is no cap.
+    """
 
     window: Duration = Duration(30 * 60 * MICROSECONDS)
     max_delay: Duration = Duration(20 * 60 * MICROSECONDS)
     leap: Duration | None = None
     cut: Literal["at_event", "midpoint"] = "at_event"
+    max_count: int | None = None
+    max_bytes: int | None = None
 
 
 class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

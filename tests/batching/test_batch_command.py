@@ -175,6 +175,38 @@ def test_ordered_input_that_goes_back_in_time_is_refused_with_its_line():
     assert "--ordered" in child.stderr
 
 
+def test_caps_cut_by_count_and_by_bytes():
+    sizes = [
+        json.dumps({"id": n, "key": f"k{n}", "event_time": n, "received_at": n, "size": 4}) + "\n" for n in range(5)
+    ]
+    lines = [line.encode() for line in sizes]
+    out = parsed(run(lines, "--max-count", "3"))
+    assert [(line["events"], line["cut"]) for line in out] == [([0, 1, 2], "size"), ([3, 4], "flush")]
+    assert [line["events"] for line in parsed(run(lines, "--max-bytes", "8"))] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("late", "members"),
+    [
+        ("reject", [("batch", [1]), ("reject", 2)]),
+        ("side", [("batch", [1]), ("side", [2])]),
+        ("amend", [("batch", [1]), ("amendment", [1, 2])]),
+    ],
+)
+def test_late_events_are_refused_or_batched_apart_or_amend(late, members):
+    lines = lines_of(spelled("a:10@12 b:20@60"))
+    out = parsed(run(lines, "--late", late, *([] if late == "reject" else ["--grace", "50"])))
+    kinds = [(line.get("kind", "reject" if "rejected" in line else "batch")) for line in out]
+    assert list(zip(kinds, [line.get("events", 2) for line in out], strict=True)) == members
+    assert [line["amends"] for line in out if "amends" in line] == ([[out[0]["batch"]]] if late == "amend" else [])
+
+
+def test_a_cap_on_bytes_needs_the_size_of_every_line():
+    child = process(GOOD, "--max-bytes", "8")
+    assert child.returncode == 2
+    assert "line 1: no size" in child.stderr
+
+
 def test_rules_that_make_no_sense_end_the_command():
     child = process(GOOD, "--window", "-5")
     assert child.returncode == 2

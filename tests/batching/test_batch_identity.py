@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millstream.batching import BatchConfig, Batcher, ConfigError, Event
@@ -22,8 +23,7 @@ def vectors():
 def config_of(rules):
     _, *pairs = rules.split()
     fields = dict(pair.split("=") for pair in pairs)
-    numbers = [int(fields[name]) for name in ("window", "max_delay", "leap")]
-    return BatchConfig(*numbers, fields["conflict_cut"], fields["mode"])
+    return BatchConfig(**{name: int(value) if value.isdecimal() else value for name, value in fields.items()})
 
 
 @pytest.mark.parametrize(("text", "identity"), vectors())
@@ -73,10 +73,20 @@ def test_everything_that_a_record_says_enters_the_identity(other):
         BatchConfig(50, 20, 0),
         BatchConfig(50, 20, conflict_cut="midpoint"),
         BatchConfig(50, 20, mode="faithful"),
+        BatchConfig(50, 20, max_count=9),
+        BatchConfig(50, 20, max_bytes=9),
     ],
 )
 def test_every_rule_enters_the_identity(rules):
     assert batch_of(ONE) != batch_of(ONE, config=rules)
+
+
+def test_rules_without_caps_are_encoded_and_named_as_before_there_were_caps():
+    config = BatchConfig(50, 20)
+    assert config.version == "1 window=50 max_delay=20 leap=20 conflict_cut=at_event mode=order-free"
+    names = ["window", "max_delay", "leap", "conflict_cut", "mode"]
+    assert list(msgspec.to_builtins(config)) == names
+    assert msgspec.convert(msgspec.to_builtins(config), BatchConfig) == config
 
 
 def test_members_cannot_be_confused_by_what_their_keys_contain():
@@ -101,6 +111,10 @@ def test_the_default_leap_is_the_longest_delay():
         {"window": 2**62},
         {"conflict_cut": "somewhere"},
         {"mode": "fast"},
+        {"max_count": 0},
+        {"max_bytes": -1},
+        {"max_bytes": 2.5},
+        {"max_count": 3, "mode": "faithful"},
     ],
 )
 def test_rules_that_make_no_sense_are_refused_by_name(wrong):

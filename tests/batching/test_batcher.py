@@ -7,6 +7,7 @@ import itertools
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 import millstream.batching.batcher
@@ -58,6 +59,43 @@ def test_a_repeated_key_that_comes_last_closes_the_batch_in_that_very_call():
     assert batcher.advance(160) == ([], [])
     batches, _ = batcher.receive(events[1])
     assert [(batch.events, batch.closed_at) for batch in batches] == [((1,), 160)]
+
+
+def sized(text, *sizes):
+    return [msgspec.structs.replace(event, size=size) for event, size in zip(spelled(text), sizes, strict=True)]
+
+
+def test_an_instant_that_does_not_fit_stays_together_in_the_next_batch():
+    batcher = Batcher(50, 20, max_count=3)
+    batcher.receive_many(spelled("a:0@0 b:1@1 c:2@2 d:2@2 e:3@3"))
+    batches = [*batcher.advance(23).batches, *batcher.flush().batches]
+    assert [(b.events, b.cut, b.closed_at) for b in batches] == [((1, 2), "size", 23), ((3, 4, 5), "flush", None)]
+
+
+def test_only_an_instant_that_exceeds_the_cap_by_itself_is_split_in_the_order_of_its_keys():
+    batcher = Batcher(50, 20, max_count=2)
+    batcher.receive_many(spelled("z:0@0 d:5@5 b:5@6 c:5@7 a:5@8 e:5@9 f:9@9"))
+    batches = batcher.flush().batches
+    assert [batch.events for batch in batches] == [(1,), (5, 3), (4, 2), (6, 7)]
+
+
+def test_a_record_larger_than_the_cap_on_bytes_is_a_batch_by_itself():
+    batcher = Batcher(50, 20, max_bytes=10)
+    batcher.receive_many(sized("a:0@0 b:1@1 c:2@2 d:3@3 e:4@4", 4, 6, 11, 5, 5))
+    assert ids(batcher.flush()) == [(1, 2), (3,), (4, 5)]
+
+
+def test_copies_do_not_count_towards_the_caps():
+    batcher = Batcher(50, 20, max_count=2)
+    batcher.receive_many(spelled("a:0@0 a:0@1 a:0@2 b:1@2"))
+    assert ids(batcher.flush()) == [(1, 4)]
+
+
+def test_members_that_a_midpoint_cut_moves_on_make_way_for_an_instant_they_leave_no_room_for():
+    batcher = Batcher(50, 20, conflict_cut="midpoint", max_count=3)
+    batcher.receive_many(spelled("a:0@0 b:6@6 c:7@7 a:10@10 d:10@10"))
+    batches = batcher.flush().batches
+    assert [(batch.events, batch.cut) for batch in batches] == [((1,), "conflict"), ((2, 3), "size"), ((4, 5), "flush")]
 
 
 def test_sources_are_batched_apart():
@@ -224,8 +262,8 @@ def test_a_snapshot_under_other_rules_is_refused(snapshot):
 
 
 def test_a_snapshot_of_another_version_is_refused(snapshot):
-    with pytest.raises(SnapshotError, match="version 2"):
-        Batcher.restore(snapshot[:4] + b"\x02" + snapshot[5:])
+    with pytest.raises(SnapshotError, match="version 3"):
+        Batcher.restore(snapshot[:4] + b"\x03" + snapshot[5:])
 
 
 def test_a_snapshot_with_any_flipped_bit_or_missing_end_is_refused(snapshot):

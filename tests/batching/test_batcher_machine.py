@@ -25,9 +25,11 @@ class BatcherMachine(RuleBasedStateMachine):
         max_delay=st.integers(0, 15),
         leap=st.integers(0, 10),
         cut=st.sampled_from(["at_event", "midpoint"]),
+        max_count=st.none() | st.integers(1, 4),
+        max_bytes=st.none() | st.integers(1, 9),
     )
-    def begin(self, window, max_delay, leap, cut):
-        self.config = BatchConfig(window, max_delay, leap, cut)
+    def begin(self, window, max_delay, leap, cut, max_count, max_bytes):
+        self.config = BatchConfig(window, max_delay, leap, cut, max_count=max_count, max_bytes=max_bytes)
         self.batcher = Batcher.of(self.config)
         self.events, self.batches, self.rejects = [], [], []
 
@@ -50,7 +52,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def receive(self, spots):
         floor = self.batcher.clock or 0
         events = [
-            Event(len(self.events) + n, source, key, floor + ahead - delay, floor + ahead, digest)
+            Event(len(self.events) + n, source, key, floor + ahead - delay, floor + ahead, digest, ord(key) % 5 + 1)
             for n, (source, key, ahead, delay, digest) in enumerate(spots, start=1)
         ]
         self.events += events

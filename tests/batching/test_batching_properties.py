@@ -7,6 +7,7 @@ import itertools
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,8 +29,27 @@ configs = st.builds(
     max_delay=st.integers(0, 25),
     leap=st.none() | st.integers(0, 10),
     conflict_cut=st.sampled_from(["at_event", "midpoint"]),
+    max_count=st.none() | st.integers(1, 6),
+    max_bytes=st.none() | st.integers(1, 30),
 )
-at_event_configs = st.builds(BatchConfig, window=st.integers(0, 40), max_delay=st.integers(0, 25))
+at_event_configs = st.builds(
+    BatchConfig,
+    window=st.integers(0, 40),
+    max_delay=st.integers(0, 25),
+    max_count=st.none() | st.integers(1, 6),
+    max_bytes=st.none() | st.integers(1, 30),
+)
+
+
+def size_of(key, time, digest):
+    """Equal records have equal sizes; some are larger than the cap."""
+    return (ord(key) * 7 + time * 5 + len(digest) * 3) % 37 // 3
+
+
+def exceeds(config, events):
+    """Whether *events* are more than one batch may hold."""
+    caps = config.caps
+    return caps is not None and (len(events) > caps.count or sum(event.size for event in events) > caps.size)
 
 
 @st.composite
@@ -48,7 +68,7 @@ def some_events(draw, config, *, min_delay=-12, max_delay=30, digests=("", "x", 
         )
     )
     return [
-        Event(number, source, key, time, time + delay, digest)
+        Event(number, source, key, time, time + delay, digest, size_of(key, time, digest))
         for number, (source, key, time, delay, digest) in enumerate(rows, start=1)
     ]
 
@@ -60,7 +80,7 @@ def scenarios(draw, which=configs, **kwargs):
 
 
 def by_start(batches):
-    return sorted(batches, key=lambda batch: (batch.source, batch.start))
+    return sorted(batches, key=lambda batch: (batch.source, batch.start))  # of one instant: as they came
 
 
 def by_id(rejects):
@@ -121,9 +141,9 @@ def test_p1_arrival_no_delay_within_the_limit_changes_a_batch(scenario, data):
     delays = data.draw(
         st.lists(st.integers(-config.lead, config.max_delay), min_size=len(events), max_size=len(events))
     )
-    prompt = [Event(e.id, e.source, e.key, e.event_time, e.event_time) for e in events]
+    prompt = [Event(e.id, e.source, e.key, e.event_time, e.event_time, "", e.size) for e in events]
     delayed = [
-        Event(e.id, e.source, e.key, e.event_time, e.event_time + delay)
+        Event(e.id, e.source, e.key, e.event_time, e.event_time + delay, "", e.size)
         for e, delay in zip(events, delays, strict=True)
     ]
     first = [(batch.batch, batch.cut) for batch in at_once(config, prompt)[0]]
@@ -176,7 +196,7 @@ def test_p5_determinism_conserves_every_record_exactly_once(scenario, data):
 
 @many
 @given(scenarios())
-def test_p6_shape_batches_fit_the_window_with_one_record_a_key_and_do_not_overlap(scenario):
+def test_p6_shape_batches_fit_window_and_caps_with_one_record_a_key_and_do_not_overlap(scenario):
     config, events = scenario
     known = {event.id: event for event in events}
     batches = at_once(config, events)[0]
@@ -188,8 +208,16 @@ def test_p6_shape_batches_fit_the_window_with_one_record_a_key_and_do_not_overla
         assert batch.end == members[-1].event_time <= batch.start + config.window
         assert len({event.key for event in members}) == len(members)
         assert [(e.event_time, e.key) for e in members] == sorted((e.event_time, e.key) for e in members)
+        if config.caps is not None:
+            assert len(members) <= config.caps.count
+            assert len(members) == 1 or sum(event.size for event in members) <= config.caps.size
     for earlier, later in itertools.pairwise(batches):
-        assert earlier.source < later.source or earlier.end < later.start
+        if earlier.source == later.source and earlier.end == later.start:
+            assert earlier.cut == "size"
+            torn = [known[n] for b in batches if b.source == later.source for n in b.events]
+            assert exceeds(config, [event for event in torn if event.event_time == later.start])
+        else:
+            assert earlier.source < later.source or earlier.end < later.start
 
 
 @many
@@ -237,7 +265,7 @@ def test_p9_no_wall_clock_or_chance_is_known_to_the_core():
 def test_p10_raising_the_delay_changes_no_batch_when_nothing_was_late(scenario, more):
     config, events = scenario
     punctual = [e for e in events if -config.lead <= e.received_at - e.event_time <= config.max_delay]
-    patient = BatchConfig(config.window, config.max_delay + more, config.lead, config.conflict_cut)
+    patient = msgspec.structs.replace(config, max_delay=config.max_delay + more)
     first, second = at_once(config, punctual)[0], at_once(patient, punctual)[0]
     assert [batch.events for batch in first] == [batch.events for batch in second]
 
@@ -247,12 +275,16 @@ def test_p10_raising_the_delay_changes_no_batch_when_nothing_was_late(scenario, 
 def test_p11_maximality_no_batch_could_take_the_first_instant_of_the_next(scenario):
     config, events = scenario
     known = {event.id: event for event in events}
-    for earlier, later in itertools.pairwise(at_once(config, events)[0]):
+    batches = at_once(config, events)[0]
+    for earlier, later in itertools.pairwise(batches):
         if earlier.source != later.source or later.start > earlier.start + config.window:
             continue
         keys = {known[number].key for number in earlier.events}
-        first = {known[number].key for number in later.events if known[number].event_time == later.start}
-        assert keys & first
+        instant = [known[n] for n in later.events if known[n].event_time == later.start]
+        follows = [known[n] for b in batches if b.source == later.source for n in b.events]
+        whole = [event for event in follows if event.event_time == later.start]
+        members = [known[number] for number in earlier.events]
+        assert keys & {event.key for event in instant} or exceeds(config, members + whole)
 
 
 @many

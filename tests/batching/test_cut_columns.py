@@ -21,7 +21,7 @@ LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
 
-NAMES = ("id", "source", "key", "event_time", "received_at", "digest")
+NAMES = ("id", "source", "key", "event_time", "received_at", "digest", "size")
 
 configs = st.builds(
     BatchConfig,
@@ -29,16 +29,19 @@ configs = st.builds(
     max_delay=st.integers(0, 25),
     leap=st.none() | st.integers(0, 10),
     conflict_cut=st.sampled_from(["at_event", "midpoint"]),
+    max_count=st.none() | st.integers(1, 6),
+    max_bytes=st.none() | st.integers(1, 30),
 )
 
 records = st.lists(
     st.builds(
-        lambda source, key, time, delay, digest: (source, key, time, time + delay, digest),
+        lambda source, key, time, delay, digest, size: (source, key, time, time + delay, digest, size),
         st.sampled_from(("", "b", "ü")),
         st.sampled_from("abcdé"),
         st.integers(-50, 150),
         st.integers(-12, 30),
         st.sampled_from(("", "x", "y")),
+        st.integers(0, 12),
     ),
     max_size=60,
 ).map(lambda rows: [Event(number, *row) for number, row in enumerate(rows, start=1)])
@@ -50,7 +53,9 @@ def table_of(events):
 
 SCHEMA = pa.schema(
     [
-        pa.field(name, pa.int64() if name in ("id", "event_time", "received_at") else pa.string(), nullable=False)
+        pa.field(
+            name, pa.int64() if name in ("id", "event_time", "received_at", "size") else pa.string(), nullable=False
+        )
         for name in NAMES
     ]
 )
@@ -72,15 +77,16 @@ def test_p5_determinism_columns_give_what_the_plain_rule_gives(config, events, c
 
 
 @pytest.mark.parametrize("cut", ["at_event", "midpoint"])
+@pytest.mark.parametrize("max_count", [None, 3])
 @pytest.mark.parametrize("scale", [1, 10**9, 2**50], ids=["ticks", "nanoseconds", "beyond one word"])
-def test_p5_determinism_columns_give_what_the_incremental_batcher_gives_on_many_sources(cut, scale):
+def test_p5_determinism_columns_give_what_the_incremental_batcher_gives_on_many_sources(cut, scale, max_count):
     draw = random.Random(scale)
     events = [
         Event(n, f"s{draw.randrange(40)}", f"k{draw.randrange(7)}", time * scale, (time + draw.randint(-9, 30)) * scale)
         for n in range(8000)
         for time in [draw.randrange(500)]
     ]
-    config = BatchConfig(30 * scale, 20 * scale, conflict_cut=cut)
+    config = BatchConfig(30 * scale, 20 * scale, conflict_cut=cut, max_count=max_count)
     history = cut_columns(table_of(events), config)
     batcher = Batcher.of(config)
     outcomes = [batcher.receive_many(events), batcher.flush()]
@@ -104,6 +110,19 @@ def test_no_digest_column_means_no_digests():
     table = table_of(spelled("a:1@1 a:1@2")).drop_columns(["digest"])
     history = cut_columns(table, BatchConfig(50, 20))
     assert rejects_of(history) == [(2, "duplicate")]
+
+
+def test_no_size_column_means_that_only_the_count_is_capped():
+    table = table_of(spelled("a:1@1 b:1@1 c:2@2")).drop_columns(["size"])
+    assert [b.events for b in cut_columns(table, BatchConfig(50, 20, max_bytes=1)).named()] == [(1, 2, 3)]
+    assert [b.events for b in cut_columns(table, BatchConfig(50, 20, max_count=2)).named()] == [(1, 2), (3,)]
+
+
+@pytest.mark.parametrize("size", [-1, FARTHEST])
+def test_sizes_that_cannot_be_added_up_are_refused(size):
+    table = table_of(spelled("a:1@1")).drop_columns(["size"]).append_column("size", pa.array([size]))
+    with pytest.raises(ColumnsError, match="sizes must be zero or more"):
+        cut_columns(table, BatchConfig(50, 20, max_bytes=1))
 
 
 def test_no_events_give_no_batches():

@@ -6,14 +6,16 @@ import io
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from millstream.core.clock import VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError
 from millstream.mill.recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
-from millstream.settings import Settings, StoreSettings
+from millstream.settings import BatchingSettings, Duration, Settings, StoreSettings
 from millstream.stores import StoreUnavailableError
 
 
@@ -69,3 +71,21 @@ def test_a_store_elsewhere_that_is_not_there_is_unavailable_and_not_empty(tmp_pa
     with Node.open(settings, create=True) as node, pytest.raises(StoreUnavailableError):
         node.providers["far"].has_space("s")
     assert not absent.exists()
+
+
+def test_a_batch_service_goes_on_in_the_next_node_by_the_rules_in_the_settings(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path), batching=BatchingSettings(Duration(50), Duration(20), max_count=2))
+    clock = VirtualClock()
+    for _ in range(2):
+        with Node.open(settings, clock) as node, node.store.log(LogSpec("in")).writer() as writer:
+            writer.append([Message(b"x", f"k{number}", "pump") for number in range(6)])
+            service = node.batch_service("in", "out", ticks=writer)
+            assert service.step() == 6
+            assert not service.tick()
+            clock.advance(1)
+            assert service.tick()
+            assert service.step() == 1
+    with Node.open(settings) as node:
+        messages = [message for batch in node.store.log(LogSpec("out")).read() for message in batch]
+    events = [msgspec.json.decode(message.body)["events"] for message in messages]
+    assert events == [[1, 2], [3, 4], [5, 6], [8, 9], [10, 11], [12, 13]]

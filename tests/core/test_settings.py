@@ -36,6 +36,11 @@ def test_a_bad_setting_is_named(tmp_path: Path, text: str, reason: str) -> None:
         load_settings({"data": str(tmp_path)}, environment={})
 
 
+def test_caps_on_batches_are_whole_numbers_or_absent(tmp_path: Path) -> None:
+    settings, _ = load_settings({"data": str(tmp_path)}, environment={"MILLSTREAM_BATCHING__MAX_COUNT": "500"})
+    assert (settings.batching.max_count, settings.batching.max_bytes) == (500, None)
+
+
 def test_a_settings_file_that_was_named_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot read"):
         load_settings(config=tmp_path / "absent.toml", environment={})

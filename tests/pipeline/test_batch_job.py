@@ -15,11 +15,11 @@ import pytest
 
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher
+from millstream.batching.messages import event_of
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.events import event_of
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 from millstream.pipeline.jobs.folder import JobBusyError, JobFolder
 
@@ -180,6 +180,11 @@ def test_an_empty_or_missing_log_is_refused(
         run_batch(spark, tmp_path, log_url, "empty", rules)
     with pytest.raises(LogNotFoundError):
         run_batch(spark, tmp_path, log_url, "missing", rules)
+
+
+def test_late_policies_that_the_job_does_not_have_are_refused(tmp_path: Path, log_url: str) -> None:
+    with pytest.raises(PipelineInputError, match="late=side"):
+        run_batch(None, tmp_path, log_url, "any", BatchConfig(50, 20, late="side", grace=9))  # type: ignore[arg-type]
 
 
 def test_what_spark_raises_is_told_in_one_line(

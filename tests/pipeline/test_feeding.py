@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from millstream.anchoring.records import encode_batch
 from millstream.batching import BatchConfig
+from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.core.message import Message, to_arrow
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.events import event_of
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA, Feeder, batch_part
 from millstream.testing.batching import plain_batches
 
@@ -91,3 +91,10 @@ def test_large_outputs_come_in_several_parts(rules: BatchConfig) -> None:
 
 def test_no_messages_give_no_rows(rules: BatchConfig) -> None:
     assert list(batch_part([], rules, 0, flush=True)) == []
+
+
+def test_a_tick_is_in_no_batch_and_stands_in_no_batchs_way(rules: BatchConfig) -> None:
+    records = [Message(b"1", key="a", source="p", event_time=5, received_at=6, id=1)]
+    ticks = [Message(b"", source=TICK_SOURCE, event_time=time, received_at=time, id=time) for time in (7, 8)]
+    rows = feed([*records, *ticks], rules, 10).to_pylist()
+    assert [(row["ids"], row["reason"]) for row in rows] == [([7], "tick"), ([8], "tick"), ([1], None)]

@@ -4,9 +4,10 @@ They do no input or output and have no clock; the same class runs in process, in
 """
 
 from millstream.batching.batcher import Batcher
-from millstream.batching.config import BatchConfig, ConflictCut, Mode
+from millstream.batching.config import BatchConfig, ConflictCut, Late, Mode
 from millstream.batching.errors import BatchingError, BoundBrokenError, ConfigError, FlushedError, SnapshotError
 from millstream.batching.event import Event, EventBatch, Outcome, Reject
+from millstream.batching.rulebook import Override, Rulebook
 
 __all__ = [
     "BatchConfig",
@@ -18,8 +19,11 @@ __all__ = [
     "Event",
     "EventBatch",
     "FlushedError",
+    "Late",
     "Mode",
     "Outcome",
+    "Override",
     "Reject",
+    "Rulebook",
     "SnapshotError",
 ]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.batching.config import BatchConfig, ConflictCut, Mode
+import msgspec
+
+from millstream.batching.config import BatchConfig, ConflictCut, Late, Mode
 from millstream.batching.engine import Engine
 from millstream.batching.errors import SnapshotError
 from millstream.batching.event import Event, Outcome
 from millstream.batching.faithful import Faithful
+from millstream.batching.late import Amend, Side
 from millstream.batching.orderfree import OrderFree
+from millstream.batching.routed import Routed
+from millstream.batching.rulebook import Rulebook
 from millstream.batching.snapshot import decode_snapshot, encode_snapshot
 
 
@@ -38,19 +43,43 @@ class Batcher:
         leap: int | None = None,
         conflict_cut: ConflictCut = "at_event",
         mode: Mode = "order-free",
+        *,
+        max_count: int | None = None,
+        max_bytes: int | None = None,
+        late: Late | None = None,
+        grace: int | None = None,
     ) -> None:
-        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode)
-        self._engine: Engine = Faithful(self.config) if mode == "faithful" else OrderFree(self.config)
+        self.config = BatchConfig(window, max_delay, leap, conflict_cut, mode, max_count, max_bytes, late, grace)
+        self._begin(Rulebook(self.config))
 
     @classmethod
-    def of(cls, config: BatchConfig) -> Batcher:
-        """A batcher under the rules of *config*."""
-        return cls(config.window, config.max_delay, config.leap, config.conflict_cut, config.mode)
+    def of(cls, rules: BatchConfig | Rulebook) -> Batcher:
+        """A batcher under *rules*: the same for all records, or with overrides for some sources and keys."""
+        if isinstance(rules, BatchConfig):
+            rules = Rulebook(rules)
+        batcher = cls(**msgspec.structs.asdict(rules.default))
+        if rules.overrides:
+            batcher._begin(rules)
+        return batcher
+
+    def _begin(self, rules: Rulebook) -> None:
+        self.rules = rules
+        self._engine: Engine = Routed(rules, _engine) if rules.overrides else _engine(rules.default)
 
     @property
     def clock(self) -> int | None:
         """The latest bound that :meth:`advance` was given; None before the first."""
         return self._engine.clock
+
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        return self._engine.due
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch yet."""
+        return self._engine.open_sources
 
     def receive(self, event: Event) -> Outcome:
         """Take one record; see :meth:`receive_many`."""
@@ -79,21 +108,32 @@ class Batcher:
 
     def snapshot(self) -> bytes:
         """The whole state as bytes for :meth:`restore`, in this or any other process."""
-        return encode_snapshot(self.config, self._engine.dump())
+        return encode_snapshot(self.rules, self._engine.dump())
 
     @classmethod
-    def restore(cls, data: bytes, config: BatchConfig | None = None) -> Batcher:
+    def restore(cls, data: bytes, rules: BatchConfig | Rulebook | None = None) -> Batcher:
         """The batcher of which *data* is the snapshot.
 
         Raises :class:`~millstream.batching.errors.SnapshotError` where *data* is damaged, of another version, or
-        was taken under other rules than *config* (if given).
+        was taken under other *rules* (if given).
         """
         kept, state = decode_snapshot(data)
-        if config is not None and config != kept:
+        if isinstance(rules, BatchConfig):
+            rules = Rulebook(rules)
+        if rules is not None and rules != kept:
             raise SnapshotError(
-                f"the snapshot was taken under other rules ({kept.version}) than asked for ({config.version}): "
+                f"the snapshot was taken under other rules ({kept.version}) than asked for ({rules.version}): "
                 "flush the old batcher first, or go on under its rules"
             )
         batcher = cls.of(kept)
         batcher._engine.load(state)
         return batcher
+
+
+def _engine(config: BatchConfig) -> Engine:
+    """What batches by the rules of *config*."""
+    if config.mode == "faithful":
+        return Faithful(config)
+    if config.policy == "side":
+        return Side(config)
+    return Amend(config) if config.policy == "amend" else OrderFree(config)

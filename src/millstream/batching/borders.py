@@ -1,86 +1,165 @@
 """Where batches begin and end in sorted columns, computed for all records at once (reference "batching", §6.3).
 
 Once records are sorted and copies are gone, the end of a batch depends on where it begins and on nothing before. So the
-end is computed for every possible beginning, and the true beginnings are found by walking from end to end.
+ends of many batches are computed together, and the true beginnings are found by going from end to end, from all the
+places at once where a batch begins for certain.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from millstream.batching.config import Caps
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
 class Borders(NamedTuple):
-    """One entry a batch: its first row, the row after its last, whether a key cut it, and the deciding time."""
+    """One entry a batch: its first row, the row after its last, whether a key or a cap cut it, the deciding time."""
 
     begins: Integers
     ends: Integers
     clashed: Flags
+    capped: Flags
     decided: Integers
 
 
-def find_borders(source: Integers, key: Integers, time: Integers, window: int, *, midpoint: bool) -> Borders:
+def find_borders(
+    source: Integers,
+    key: Integers,
+    time: Integers,
+    window: int,
+    *,
+    midpoint: bool,
+    caps: Caps | None = None,
+    size: Integers | None = None,
+) -> Borders:
     """The batches of rows that are sorted by source, time and key, no such triple twice.
 
-    *source* and *key* are codes from zero; *time* is event time in ticks; all have one entry a row.
+    *source* and *key* are codes from zero; *time* is event time in ticks; *size* is in bytes (without it only the count
+    is capped); all have one entry a row.
     """
     if not len(time):
-        return Borders(*(np.zeros(0, np.int64),) * 2, np.zeros(0, np.bool_), np.zeros(0, np.int64))
-    firsts = _firsts(source)
-    full = _search(firsts, time, time + window, "right")
-    earlier, later = _same_key(source, key)
-    instants = _instants(source, time)
-    clash = np.append(instants, len(time))[np.minimum.accumulate(later[::-1])[::-1]]
-    clashed = clash < full
-    if midpoint:
-        split = _search(firsts, time, _middles(time, earlier, instants), "left")
-        ends = np.where(clashed, np.append(split, len(time))[clash], full)
-    else:
-        ends = np.where(clashed, clash, full)
-    begins = _walk(ends)
-    clashed = clashed[begins]
-    at_clash = np.append(time, 0)[clash[begins]] + midpoint
-    return Borders(begins, ends[begins], clashed, np.where(clashed, at_clash, time[begins] + window + 1))
+        numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        return Borders(numbers, numbers, flags, flags, numbers)
+    rows = _Rows(source, key, time, window, midpoint=midpoint, caps=caps, size=size)
+    begins = _walk(_certain_begins(source, time, window), rows)
+    cuts, clash = rows.cut(begins), rows.clash[begins]
+    at = np.append(time, 0)
+    decided = np.where(cuts.clashed, at[clash] + midpoint, time[begins] + window + 1)
+    decided = np.where(cuts.capped, at[cuts.ends] + 1, decided)
+    return Borders(begins, cuts.ends, cuts.clashed, cuts.capped, decided)
 
 
-def _firsts(source: Integers) -> Integers:
-    """The first row of each source, and the number of rows."""
-    changes = np.flatnonzero(source[1:] != source[:-1]) + 1
-    return np.concatenate(([0], changes, [len(source)])).astype(np.int64)
+class _Cuts(NamedTuple):
+    """For batches that begin at given rows: the row after the last, and whether a key or a cap is the reason."""
+
+    ends: Integers
+    clashed: Flags
+    capped: Flags
 
 
-def _search(firsts: Integers, time: Integers, target: Integers, side: str) -> Integers:
-    """For each row, the place of its *target* time among the rows of its own source."""
-    found = np.empty(len(time), np.int64)
-    for low, high in zip(firsts[:-1].tolist(), firsts[1:].tolist(), strict=True):
-        found[low:high] = np.searchsorted(time[low:high], target[low:high], side=side)  # type: ignore[call-overload]
-        found[low:high] += low
-    return found
+class _Rows:
+    """Sorted rows, and where the batches that begin at some of them are cut.
+
+    ``clash`` is, for each row, the first row of the instant at which a key of a batch that begins there repeats.
+    """
+
+    def __init__(
+        self,
+        source: Integers,
+        key: Integers,
+        time: Integers,
+        window: int,
+        *,
+        midpoint: bool,
+        caps: Caps | None,
+        size: Integers | None,
+    ) -> None:
+        self._time = np.append(time, 0)
+        self._window = window
+        self._places = _Places(source, time, window)
+        instants = _instants(source, time)
+        earlier, later = _same_key(source, key)
+        self.clash = _clashes(earlier, later, instants)
+        self._middles = np.append(_middles(time, earlier, later, instants), 0) if midpoint else None
+        self._overflows = None if caps is None else _overflows(instants, caps, size)
+
+    def __len__(self) -> int:
+        return len(self.clash)
+
+    def cut(self, rows: Integers) -> _Cuts:
+        """Where batches that begin at *rows* are cut: by time, else by key, else by size."""
+        ends = self._places.find(rows, self._time[rows] + self._window, "right")
+        clash = self.clash[rows]
+        clashed, capped = clash < ends, np.zeros(len(rows), np.bool_)
+        if self._overflows is not None:
+            over = self._overflows[rows]
+            capped = over < np.minimum(clash, ends)
+            ends = np.where(capped, over, ends)
+            clashed &= ~capped
+        if self._middles is not None:
+            clash = self._places.find(rows, np.where(clashed, self._middles[clash], self._time[rows]), "left")
+        return _Cuts(np.where(clashed, clash, ends), clashed, capped)
+
+
+class _Places:
+    """Finds times among the rows of a source, for many sources at once: source and time are one ascending number.
+
+    The number counts ticks, or where that does not fit one word the distinct times. *reach* is how far beyond the last
+    time may be asked for.
+    """
+
+    def __init__(self, source: Integers, time: Integers, reach: int) -> None:
+        self._source = source
+        self._first = int(time.min())
+        self._times: Integers | None = None
+        self._span = int(time.max()) - self._first + reach + 2
+        place: Integers = time - self._first
+        if (int(source[-1]) + 1) * self._span >= 2**63:
+            self._times, place = np.unique(time, return_inverse=True)
+            self._span = len(self._times) + 1
+        self._code = source * self._span + place
+
+    def find(self, rows: Integers, target: Integers, side: Literal["left", "right"]) -> Integers:
+        """For each of *rows*, the place of its *target* time among the rows of its source."""
+        if self._times is None:
+            before = target - self._first + (side == "right")
+        else:
+            before = np.searchsorted(self._times, target, side)
+        return np.searchsorted(self._code, self._source[rows] * self._span + before)
+
+
+def _certain_begins(source: Integers, time: Integers, window: int) -> Flags:
+    """The rows at which a batch begins for certain: a new source, or a gap that no window spans."""
+    certain = np.ones(len(time), np.bool_)
+    certain[1:] = (source[1:] != source[:-1]) | (time[1:] - time[:-1] > window)
+    return certain
 
 
 def _same_key(source: Integers, key: Integers) -> tuple[Integers, Integers]:
-    """For each row, the row before and the row after it with its source and key; -1 and the number of rows if none."""
-    count = len(key)
+    """All pairs of rows that follow one another among those of their source and key: the earlier and the later ones."""
     code = source * (int(key.max()) + 1) + key
-    order = _stable_order(code)
-    near = code[order[1:]] == code[order[:-1]]
-    earlier, later = np.full(count, -1, np.int64), np.full(count, count, np.int64)
-    earlier[order[1:][near]] = order[:-1][near]
-    later[order[:-1][near]] = order[1:][near]
-    return earlier, later
+    order, ordered = _stable_order(code)
+    near = np.flatnonzero(ordered[1:] == ordered[:-1])
+    return order[near], order[near + 1]
 
 
-def _stable_order(code: Integers) -> Integers:
-    """``argsort(kind="stable")``, by sorting codes and row numbers in one word where they fit: that is far faster."""
+def _stable_order(code: Integers) -> tuple[Integers, Integers]:
+    """``argsort(kind="stable")`` and the codes in that order.
+
+    Codes and row numbers are sorted in one word where they fit: that is far faster.
+    """
     bits = len(code).bit_length()
     if int(code.max()) >> (63 - bits):
-        return np.argsort(code, kind="stable")
-    return np.sort((code << bits) | np.arange(len(code))) & ((1 << bits) - 1)
+        order = np.argsort(code, kind="stable")
+        return order, code[order]
+    packed = np.sort((code << bits) | np.arange(len(code)))
+    return packed & ((1 << bits) - 1), packed >> bits
 
 
 def _instants(source: Integers, time: Integers) -> Integers:
@@ -90,25 +169,68 @@ def _instants(source: Integers, time: Integers) -> Integers:
     return np.maximum.accumulate(np.where(begins, np.arange(len(time)), 0))
 
 
-def _middles(time: Integers, earlier: Integers, instants: Integers) -> Integers:
+def _overflows(instants: Integers, caps: Caps, size: Integers | None) -> Integers:
+    """For each row, the row at which a batch that begins there is cut by *caps*, whatever else may cut it before.
+
+    That is the first row of the instant that does not fit, or where this is the first instant, the row itself.
+    """
+    rows = np.arange(len(instants))
+    over = rows + min(caps.count, len(rows))
+    if size is not None:
+        filled = np.append(0, np.cumsum(size))
+        by_bytes = np.searchsorted(filled, filled[:-1] + caps.size, side="right") - 1
+        over = np.minimum(over, np.maximum(by_bytes, rows + 1))
+    over = np.minimum(over, len(rows))
+    cut = np.append(instants, len(rows))[over]
+    return np.where(cut > rows, cut, over)
+
+
+def _clashes(earlier: Integers, later: Integers, instants: Integers) -> Integers:
+    """For each row, the first row of the first instant that repeats a key of it or of a row after it; else the end."""
+    count = len(instants)
+    clash = np.full(count, count, np.int64)
+    clash[earlier] = instants[later]
+    return np.minimum.accumulate(clash[::-1])[::-1]
+
+
+def _middles(time: Integers, earlier: Integers, later: Integers, instants: Integers) -> Integers:
     """For the first row of each instant that repeats keys, the first tick at or after the latest of the midpoints.
 
     The latest one parts all the clashing pairs at once. Elsewhere the row's own time.
     """
-    starts = np.flatnonzero(instants == np.arange(len(time)))
-    latest = np.maximum.reduceat(earlier, starts)
-    starts, latest = starts[latest >= 0], latest[latest >= 0]
+    latest = np.full(len(time), -1, np.int64)
+    np.maximum.at(latest, instants[later], earlier)
+    starts = np.flatnonzero(latest >= 0)
     middles = time.copy()
-    middles[starts] = (time[latest] + time[starts] + 1) // 2
+    middles[starts] = (time[latest[starts]] + time[starts] + 1) // 2
     return middles
 
 
-def _walk(ends: Integers) -> Integers:
-    """The rows at which batches begin: the first row, and wherever a batch ends another begins."""
-    begins: list[int] = []
-    row, count = 0, len(ends)
-    view = memoryview(ends)  # type: ignore[arg-type]
-    while row < count:
-        begins.append(row)
-        row = view[row]
-    return np.array(begins, np.int64)
+def _walk(begins: Flags, rows: _Rows) -> Integers:
+    """The rows at which batches begin: those of *begins*, and wherever a batch ends another begins.
+
+    All are followed at once from batch to batch, until only a few long runs without a gap are left.
+    """
+    front = np.flatnonzero(begins)
+    few = len(rows) // 4096 + 16
+    while len(front) > few:
+        front = rows.cut(front).ends
+        front = front[front < len(rows)]
+        front = front[~begins[front]]
+        begins[front] = True
+    if len(front):
+        _walk_on(begins, front, rows.cut(np.arange(len(rows))).ends)
+    return np.flatnonzero(begins)
+
+
+def _walk_on(begins: Flags, front: Integers, ends: Integers) -> None:
+    """Follow the batches from *front*, one after the other, and mark them in *begins*."""
+    found: list[int] = []
+    known, following = memoryview(begins).cast("B").cast("?"), memoryview(ends)  # type: ignore[arg-type]
+    count, add = len(ends), found.append
+    for row in front.tolist():
+        place = following[row]
+        while place < count and not known[place]:
+            add(place)
+            place = following[place]
+    begins[found] = True

@@ -48,6 +48,7 @@ _KINDS = {
     "source": "string",
     "key": "string",
     "digest": "string",
+    "size": "int64",
 }
 
 
@@ -65,7 +66,7 @@ class History(NamedTuple):
 
     def named(self) -> Iterator[EventBatch]:
         """The batches one by one under their identities; this does make Python objects."""
-        members = self.events.select(["event_time", "key", "digest", "received_at", "id"]).take(self.rows)
+        members = self.events.select(["event_time", "key", "digest", "received_at", "id", "size"]).take(self.rows)
         rows = zip(*(column.to_pylist() for column in members.columns), strict=True)
         batches = self.batches.select(["source", "closed_at", "cut"]).to_pylist()
         sizes = pc.list_value_length(self.batches["events"]).to_pylist()
@@ -88,22 +89,26 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
     """Batch all of *events* at once, as a batcher does that receives them, is advanced to *clock* and flushed.
 
     *events* has the columns id, event_time, received_at (int64), source, key (string) and, if it likes, digest
-    (string), no value missing, rows in any order. Raises :class:`~millstream.batching.errors.ColumnsError` where they
-    have another shape, :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``.
+    (string) and size (int64, bytes, without it 0), no value missing, rows in any order. Raises
+    :class:`~millstream.batching.errors.ColumnsError` where they have another shape,
+    :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful`` and for a late policy other than reject.
     """
     if config.mode != "order-free":
         raise ConfigError("columns are cut in the mode order-free only: replay them through a Batcher instead")
+    if config.policy != "reject":
+        raise ConfigError(f"columns are cut without late records only: for late={config.policy} use a Batcher instead")
     columns = _read(events, config)
     late = columns.time < columns.received_at - config.max_delay
     future = columns.time > columns.received_at + config.lead
-    order = _sorted(columns, np.flatnonzero(~(late | future)))
-    kept, copies, same = _without_copies(columns, order)
+    kept, copies, same = _without_copies(columns, _sorted(columns, np.flatnonzero(~(late | future))))
     borders = find_borders(
-        columns.source[kept],
-        columns.key[kept],
-        columns.time[kept],
+        kept.source,
+        kept.key,
+        kept.time,
         config.window,
         midpoint=config.conflict_cut == "midpoint",
+        caps=config.caps,
+        size=columns.table["size"].to_numpy()[kept.rows] if config.caps else None,
     )
     refused: dict[str, Integers | Flags] = {
         "late": late,
@@ -112,19 +117,23 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
         "conflicting_duplicate": copies[~same],
     }
     batches = _batches(columns, kept, borders, config, clock)
-    return History(config, batches, _rejects(columns, refused), columns.table, kept)
+    return History(config, batches, _rejects(columns, refused), columns.table, kept.rows)
 
 
 def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
     table = events if isinstance(events, pa.Table) else pa.Table.from_batches([events])
     if "digest" not in table.column_names:
         table = table.append_column("digest", pa.array([""], pa.string()).take(np.zeros(len(table), np.int64)))
+    if "size" not in table.column_names:
+        table = table.append_column("size", pa.array(np.zeros(len(table), np.int64)))
     for name, kind in _KINDS.items():
         _check(table, name, kind)
     time, received_at = table["event_time"].to_numpy(), table["received_at"].to_numpy()
     for values in (time, received_at, np.array([config.window, config.max_delay, config.lead])):
         if len(values) and not -FARTHEST < values.min() <= values.max() < FARTHEST:
             raise ColumnsError(f"times and rules must lie within {FARTHEST} ticks of zero: use a coarser tick")
+    if config.caps is not None and len(table):
+        _check_sizes(table["size"].to_numpy())
     source, sources = _ranked(table["source"])
     key, _ = _ranked(table["key"])
     return _Columns(table, time, received_at, source, key, sources)
@@ -138,6 +147,12 @@ def _check(table: pa.Table, name: str, kind: str) -> None:
         raise ColumnsError(f"the column {name} must be {kind} without nulls; it is {column.type}: cast it first")
 
 
+def _check_sizes(size: Integers) -> None:
+    """Sizes are added up over all the records, which must not overflow."""
+    if size.min() < 0 or int(size.max()) * len(size) >= FARTHEST:
+        raise ColumnsError(f"sizes must be zero or more, and together below {FARTHEST} bytes: cut the history in parts")
+
+
 def _ranked(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:
     """The place of each value among the sorted distinct values, and these."""
     encoded = column.combine_chunks().dictionary_encode()
@@ -147,33 +162,49 @@ def _ranked(column: pa.ChunkedArray) -> tuple[Integers, pa.Array]:
     return rank[encoded.indices.to_numpy()], encoded.dictionary.take(order)
 
 
-def _sorted(columns: _Columns, rows: Integers) -> Integers:
-    """*rows* by source, event time and key; in one comparison where the three fit one word."""
-    source, time, key = columns.source[rows], columns.time[rows], columns.key[rows]
-    if not len(rows):
-        return rows
+class _Sorted(NamedTuple):
+    """Records by source, event time and key: their places in the columns, and these three of each."""
+
+    rows: Integers
+    source: Integers
+    time: Integers
+    key: Integers
+
+
+def _sorted(columns: _Columns, rows: Integers) -> _Sorted:
+    """*rows* in order; in one comparison where what they are sorted by fits one word."""
+    source, time, key = columns.source, columns.time, columns.key
+    if len(rows) < len(source):
+        source, time, key = source[rows], time[rows], key[rows]
+    order = _order(source, time, key)
+    return _Sorted(rows[order], source[order], time[order], key[order])
+
+
+def _order(source: Integers, time: Integers, key: Integers) -> Integers:
+    if not len(source):
+        return np.zeros(0, np.int64)
     first, keys = int(time.min()), int(key.max()) + 1
     span = int(time.max()) - first + 1
     if (int(source.max()) + 1) * span * keys < 2**63:
-        return rows[np.argsort((source * span + (time - first)) * keys + key)]
-    return rows[np.lexsort((key, time, source))]
+        return np.argsort((source * span + (time - first)) * keys + key)
+    return np.lexsort((key, time, source))
 
 
-def _without_copies(columns: _Columns, order: Integers) -> tuple[Integers, Integers, Flags]:
-    """The rows to keep, in order; the copies of them; and for each copy whether its digest is that of the kept one."""
-    place = (columns.source[order], columns.time[order], columns.key[order])
-    head = np.ones(len(order), np.bool_)
-    head[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in place])
+def _without_copies(columns: _Columns, found: _Sorted) -> tuple[_Sorted, Integers, Flags]:
+    """What to keep of *found*; the copies of it; and for each copy whether its digest is that of the kept one."""
+    head = np.ones(len(found.rows), np.bool_)
+    head[1:] = (found.time[1:] != found.time[:-1]) | (found.key[1:] != found.key[:-1])
+    head[1:] |= found.source[1:] != found.source[:-1]
     if head.all():
-        return order, order[:0], head[:0]
+        return found, found.rows[:0], head[:0]
     group = np.cumsum(head) - 1
     shared = np.flatnonzero(np.bincount(group)[group] > 1)
-    order = order.copy()
+    order = found.rows.copy()
     order[shared] = _by_digest(columns, order[shared], group[shared])
     kept, copies = order[head], order[~head]
     digest = columns.table["digest"]
     same = pc.equal(digest.take(copies), digest.take(kept[group[~head]])).to_numpy()
-    return kept, copies, same
+    return _Sorted(kept, found.source[head], found.time[head], found.key[head]), copies, same
 
 
 def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
@@ -184,20 +215,21 @@ def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
     return rows[order]
 
 
-def _batches(columns: _Columns, kept: Integers, borders: Borders, config: BatchConfig, clock: int | None) -> pa.Table:
-    time, source = columns.time[kept], columns.source[kept]
+def _batches(columns: _Columns, kept: _Sorted, borders: Borders, config: BatchConfig, clock: int | None) -> pa.Table:
+    time, source = kept.time, kept.source
     begins, ends = borders.begins, borders.ends
     closed_at = borders.decided + config.max_delay
     unsettled = np.ones(len(begins), np.bool_) if clock is None else closed_at > clock
     last = source[begins] != np.append(source, -1)[ends]
-    cut: npt.NDArray[np.int64] = np.where(borders.clashed, 1, np.where(last & unsettled, 2, 0))
+    open_ended = last & unsettled & ~borders.clashed & ~borders.capped
+    cut: npt.NDArray[np.int64] = np.select([borders.clashed, borders.capped, open_ended], [1, 2, 3])
     arrays = [
         columns.sources.take(source[begins]),
         time[begins],
         time[ends - 1],
         pa.array(closed_at, mask=unsettled),
-        pa.array(["window", "conflict", "flush"]).take(cut),
-        pa.LargeListArray.from_arrays(np.append(0, ends), columns.table["id"].to_numpy()[kept]),
+        pa.array(["window", "conflict", "size", "flush"]).take(cut),
+        pa.LargeListArray.from_arrays(np.append(0, ends), columns.table["id"].to_numpy()[kept.rows]),
     ]
     return pa.table(arrays, schema=BATCH_SCHEMA)
 

@@ -1,7 +1,8 @@
 """Where the batches of one source end: the order-free rule (reference "batching", §6.3 and §6.4).
 
 Records are taken in order of event time, and records of one event time (an *instant*) stay together. A batch begins
-with an instant; the next instant joins while it lies within the window and repeats no key. A cut is certain once
+with an instant; the next instant joins while it lies within the window, repeats no key and fits the caps (those are
+added by :mod:`~millstream.batching.capped`). A cut is certain once
 nothing can arrive any more that would move it; the event time up to which all must be known is its *deciding time*.
 """
 
@@ -74,7 +75,7 @@ class OpenBatch:
                 instant, mark = time, len(rows)
             seen = keys.get(row[1])
             if seen == time:
-                rejects.append(_copy_of(rows[-1], row))
+                rejects.append(copy_of(rows[-1], row))
                 continue
             if seen is not None:
                 pieces.append(self._split(mark, ready, position))
@@ -131,6 +132,6 @@ class OpenBatch:
         return (latest + instant + 1) // 2
 
 
-def _copy_of(kept: Row, row: Row) -> Reject:
+def copy_of(kept: Row, row: Row) -> Reject:
     """Refuse *row*: same key and event time as *kept*, which sorts before it (lowest digest, then earliest receipt)."""
     return Reject(row[4], "duplicate" if row[2] == kept[2] else "conflicting_duplicate")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -27,11 +27,18 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineState(msgspec.Struct, frozen=True, array_like=True):
-    """Everything that an engine remembers between two calls, sources by name."""
+    """Everything that an engine remembers between two calls, sources by name.
+
+    ``late`` are the sources of the second engine that a policy for late records has; ``given`` the source, event time,
+    key and batch of each record whose batch may be amended still; ``parts`` the engines of a rulebook.
+    """
 
     clock: int | None
     flushed: bool
     sources: list[SourceState]
+    late: list[SourceState] = []
+    given: list[tuple[str, int, str, str]] = []
+    parts: list[EngineState] = []
 
 
 class Engine(Protocol):
@@ -40,6 +47,20 @@ class Engine(Protocol):
     @property
     def clock(self) -> int | None:
         """The latest time the engine was advanced to, None at first."""
+        ...
+
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        ...
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch."""
+        ...
+
+    def check(self, events: Sequence[Event]) -> None:
+        """Raise what :meth:`receive` would raise for *events*, without taking any."""
         ...
 
     def receive(self, events: Sequence[Event]) -> Outcome:
@@ -61,3 +82,8 @@ class Engine(Protocol):
     def load(self, state: EngineState) -> None:
         """Take up *state*; only on a fresh engine."""
         ...
+
+
+def earliest(engines: Iterable[Engine]) -> int | None:
+    """The least time at which one of *engines* is due; None where none is."""
+    return min((engine.due for engine in engines if engine.due is not None), default=None)

@@ -29,8 +29,12 @@ class SnapshotError(BatchingError, InputError):
     """The bytes are no snapshot that this batcher can go on from."""
 
 
+class ServiceError(BatchingError, InputError):
+    """The log cannot be batched while it grows."""
+
+
 class EventLineError(BatchingError, InputError):
-    """The line is no event: give an object of id, key, event_time, received_at and, if you like, source and digest."""
+    """The line is no event: give an object of id, key, event_time, received_at and, maybe, source, digest and size."""
 
 
 class ColumnsError(BatchingError, InputError):

@@ -6,11 +6,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-Reason = Literal["late", "future", "duplicate", "conflicting_duplicate"]
-"""Why a record is in no batch."""
+Reason = Literal["late", "future", "duplicate", "conflicting_duplicate", "tick"]
+"""Why a record is in no batch; a tick (``messages.py``) is none, and only a job over a log names it."""
 
-Cut = Literal["window", "conflict", "neighbour", "flush"]
-"""Why a batch ended: its window was full, a key repeated, the next batch began there (faithful mode), or the end."""
+Cut = Literal["window", "conflict", "size", "neighbour", "flush"]
+"""Why a batch ended: its window was over, a key repeated, a cap on its count or bytes was reached, the next batch began
+there (faithful mode), or the end."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -18,7 +19,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     Times are integers of one tick, whichever the stream uses (messages: microseconds since the epoch), and ``id`` is
     the caller's own number for the record; all three are signed 64-bit. Records of one ``source`` are batched
-    together; ``key`` may appear once in a batch; ``digest`` tells a repeated record from a contradicting one.
+    together; ``key`` may appear once in a batch; ``digest`` tells a repeated record from a contradicting one. ``size``
+    is the record's share of a batch's ``max_bytes``, zero or more; equal digests mean equal sizes.
     """
 
     id: int
@@ -27,14 +29,20 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     event_time: int
     received_at: int
     digest: str = ""
+    size: int = 0
 
 
-class EventBatch(msgspec.Struct, frozen=True):
+Kind = Literal["batch", "side", "amendment"]
+"""What a batch is made of: punctual records, late ones alone, or all of a time whose batches came out too early."""
+
+
+class EventBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """Records of one source that belong together by the time they happened.
 
     ``batch`` is the identity (see ``docs/formats/batch-id.md``); ``start`` and ``end`` are the first and the last event
     time inside; ``closed_at`` is the earliest clock at which the batch is known to be whole, None where the end of the
-    stream closed it sooner; ``events`` holds the ids of the records by event time, then key.
+    stream closed it sooner; ``events`` holds the ids of the records by event time, then key. ``amends`` names the
+    batches that an amendment replaces; ``kind`` and ``amends`` are left out of JSON where they say nothing.
     """
 
     batch: str
@@ -44,6 +52,8 @@ class EventBatch(msgspec.Struct, frozen=True):
     closed_at: int | None
     cut: Cut
     events: tuple[int, ...]
+    kind: Kind = "batch"
+    amends: tuple[str, ...] = ()
 
 
 class Reject(msgspec.Struct, frozen=True):
@@ -60,5 +70,6 @@ class Outcome(NamedTuple):
     rejects: list[Reject]
 
 
-Row = tuple[int, str, str, int, int]
-"""An accepted record: event time, key, digest, received at, id. Rows sort in the order in which they are decided."""
+Row = tuple[int, str, str, int, int, int]
+"""An accepted record: event time, key, digest, received at, id, size. Rows sort in the order in which they are
+decided."""

@@ -44,6 +44,19 @@ class Faithful:
         """The latest time (receive time) that was seen; None at first."""
         return self._clock
 
+    @property
+    def due(self) -> int | None:
+        """The time of the next timer; None where there is none."""
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have open batches."""
+        return sum(map(bool, self._sources.values()))
+
+    def check(self, events: Sequence[Event]) -> None:
+        """Nothing is ever raised: what comes from the past is processed as it comes."""
+
     def receive(self, events: Sequence[Event]) -> Outcome:
         """Process *events* in the order given, each at its ``received_at``."""
         outcome = Outcome([], [])
@@ -51,7 +64,7 @@ class Faithful:
             self._fire(event.received_at, outcome)
             reason = self._refusal(event.event_time, event.received_at)
             if reason is None:
-                row = (event.event_time, event.key, event.digest, event.received_at, event.id)
+                row = (event.event_time, event.key, event.digest, event.received_at, event.id, event.size)
                 self._place(event.source, row, outcome)
             else:
                 outcome.rejects.append(Reject(event.id, reason))

@@ -8,31 +8,35 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.batching.config import BatchConfig
-from millstream.batching.event import Cut, EventBatch, Row
+from millstream.batching.event import Cut, EventBatch, Kind, Row
 
 _DOMAIN = "millstream batch"
 _encoder = msgspec.json.Encoder()
 
 
-def batch_id(config: BatchConfig, source: str, rows: Sequence[Row]) -> str:
+def batch_id(config: BatchConfig, source: str, rows: Sequence[Row], kind: Kind = "batch") -> str:
     """The identity of the batch of *rows* (sorted, none twice): 64 hexadecimal digits of SHA-256.
 
     Ids and receive times do not enter: the same records under the same rules bear the same name on every host. The
     bytes that are hashed are laid down in ``docs/formats/batch-id.md``.
     """
     members = [row[:3] for row in rows]
-    text = _encoder.encode((_DOMAIN, config.version, source, rows[0][0], members))
+    rules = f"{config.version} kind=side" if kind == "side" else config.version
+    text = _encoder.encode((_DOMAIN, rules, source, rows[0][0], members))
     return hashlib.sha256(text).hexdigest()
 
 
-def name_batch(config: BatchConfig, source: str, rows: Sequence[Row], closed_at: int | None, cut: Cut) -> EventBatch:
+def name_batch(
+    config: BatchConfig, source: str, rows: Sequence[Row], closed_at: int | None, cut: Cut, *, kind: Kind = "batch"
+) -> EventBatch:
     """The batch of *rows* (sorted, none twice, at least one) under its identity."""
     return EventBatch(
-        batch_id(config, source, rows),
+        batch_id(config, source, rows, kind),
         source,
         rows[0][0],
         rows[-1][0],
         closed_at,
         cut,
         tuple([row[4] for row in rows]),
+        kind,
     )

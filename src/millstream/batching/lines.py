@@ -14,6 +14,7 @@ LONGEST_LINE = 1 << 20
 """Bytes of one line at most, so that input without line ends cannot fill the memory."""
 
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -23,16 +24,18 @@ class _Line(msgspec.Struct, frozen=True):
     received_at: _Integer
     source: str = ""
     digest: str = ""
+    size: _Size | None = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
 _encoder = msgspec.json.Encoder()
 
 
-def read_events(file: BinaryIO) -> Iterator[tuple[int, Event]]:
+def read_events(file: BinaryIO, *, sized: bool = False) -> Iterator[tuple[int, Event]]:
     """The events of *file* with their line numbers, one line in memory at a time; empty lines are passed over.
 
-    Members that an event does not have are ignored. Raises :class:`EventLineError` that names the line.
+    Members that an event does not have are ignored; with *sized* the size must be given. Raises
+    :class:`EventLineError` that names the line.
     """
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
@@ -40,7 +43,7 @@ def read_events(file: BinaryIO) -> Iterator[tuple[int, Event]]:
         if len(line) > LONGEST_LINE:
             raise EventLineError(f"line {number}: longer than {LONGEST_LINE} bytes, so hardly one JSON object")
         if not line.isspace():
-            yield number, _decode(line, number)
+            yield number, _decode(line, number, sized=sized)
 
 
 def write_line(item: EventBatch | Reject) -> bytes:
@@ -48,9 +51,13 @@ def write_line(item: EventBatch | Reject) -> bytes:
     return _encoder.encode(item) + b"\n"
 
 
-def _decode(line: bytes, number: int) -> Event:
+def _decode(line: bytes, number: int, *, sized: bool) -> Event:
     try:
         fields = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EventLineError(f"line {number}: not an event: {error}") from error
-    return Event(fields.id, fields.source, fields.key, fields.event_time, fields.received_at, fields.digest)
+    if sized and fields.size is None:
+        raise EventLineError(f"line {number}: no size, but a cap on bytes needs the size of every record")
+    return Event(
+        fields.id, fields.source, fields.key, fields.event_time, fields.received_at, fields.digest, fields.size or 0
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 
 from millstream.batching.accept import acceptance
@@ -11,20 +12,25 @@ from millstream.batching.config import BatchConfig
 from millstream.batching.cut import Piece
 from millstream.batching.engine import EngineState, OpenState, SourceState
 from millstream.batching.errors import BoundBrokenError, FlushedError
-from millstream.batching.event import Event, EventBatch, Outcome, Reject
+from millstream.batching.event import Cut, Event, EventBatch, Outcome, Reject, Row
 from millstream.batching.identity import name_batch
 from millstream.batching.source import Source
+
+Naming = Callable[[str, Sequence[Row], int | None, Cut], EventBatch]
+"""Makes a batch of its source, rows, closing time and cut."""
 
 
 class OrderFree:
     """The order-free engine (reference "batching", §6).
 
     Accepted rows wait with their source until the clock says that no earlier one can come. A heap of due times finds
-    the sources that may have a batch to close, so that quiet sources cost nothing.
+    the sources that may have a batch to close, so that quiet sources cost nothing. *name* makes the batches; without it
+    they are named under *config*.
     """
 
-    def __init__(self, config: BatchConfig) -> None:
+    def __init__(self, config: BatchConfig, name: Naming | None = None) -> None:
         self._config = config
+        self._name = name or partial(name_batch, config)
         self._refusal = acceptance(config)
         self._sources: dict[str, Source] = {}
         self._heap: list[tuple[int, str]] = []
@@ -36,10 +42,19 @@ class OrderFree:
         """The time (receive time) below which the caller has declared everything received; None at first."""
         return self._clock
 
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        return self._heap[0][0] if self._heap else None
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch."""
+        return len(self._sources)
+
     def receive(self, events: Sequence[Event]) -> Outcome:
         """Take *events* in any order. All are taken or, where one breaks an earlier bound, none."""
-        self._check_open()
-        self._check_bound(events)
+        self.check(events)
         outcome = Outcome([], [])
         refusal, sources = self._refusal, self._sources
         for event in events:
@@ -49,11 +64,24 @@ class OrderFree:
                 outcome.rejects.append(Reject(event.id, reason))
                 continue
             source = sources.get(event.source) or self._add(event.source)
-            source.inbox.append((time, key, event.digest, received_at, event.id))
-            if source.seen_at(key, time):
+            source.inbox.append((time, key, event.digest, received_at, event.id, event.size))
+            if source.seen_at(key, time, event.size):
                 heapq.heappush(self._heap, (source.due, event.source))
         self._settle(outcome)
         return outcome
+
+    def check(self, events: Sequence[Event]) -> None:
+        """Raise what :meth:`receive` would raise for *events*, without taking any."""
+        self._check_open()
+        clock = self._clock
+        if clock is None:
+            return
+        for event in events:
+            if event.received_at < clock:
+                raise BoundBrokenError(
+                    f"record {event.id} of source {event.source!r} was received at {event.received_at}, but the clock "
+                    f"stands at {clock}: advance only to a time that no later record was received before"
+                )
 
     def advance(self, bound: int) -> Outcome:
         """Settle all that is certain now that no later record, of any source, has ``received_at`` below *bound*."""
@@ -70,8 +98,8 @@ class OrderFree:
         for name, source in self._sources.items():
             pieces, rejects = source.finish()
             outcome.rejects.extend(rejects)
-            outcome.batches.extend(name_batch(self._config, name, piece.rows, None, piece.cut) for piece in pieces)
-        outcome.batches.sort(key=_by_start)
+            outcome.batches.extend(self._name(name, piece.rows, None, piece.cut) for piece in pieces)
+        outcome.batches.sort(key=by_start)
         self._sources.clear()
         self._heap.clear()
         self._flushed = True
@@ -103,17 +131,6 @@ class OrderFree:
         if self._flushed:
             raise FlushedError
 
-    def _check_bound(self, events: Sequence[Event]) -> None:
-        clock = self._clock
-        if clock is None:
-            return
-        for event in events:
-            if event.received_at < clock:
-                raise BoundBrokenError(
-                    f"record {event.id} of source {event.source!r} was received at {event.received_at}, but the clock "
-                    f"stands at {clock}: advance only to a time that no later record was received before"
-                )
-
     def _settle(self, outcome: Outcome) -> None:
         clock, heap = self._clock, self._heap
         if clock is None or not heap or heap[0][0] > clock:
@@ -123,7 +140,7 @@ class OrderFree:
             source = self._sources.get(name)
             if source is not None and source.due == due:
                 self._settle_source(name, source, clock, outcome)
-        outcome.batches.sort(key=_by_close)
+        outcome.batches.sort(key=by_close)
 
     def _settle_source(self, name: str, source: Source, clock: int, outcome: Outcome) -> None:
         pieces, rejects = source.settle(clock)
@@ -135,8 +152,9 @@ class OrderFree:
             heapq.heappush(self._heap, (source.due, name))
 
     def _close(self, name: str, piece: Piece) -> EventBatch:
-        return name_batch(self._config, name, piece.rows, piece.decided + self._config.max_delay, piece.cut)
+        return self._name(name, piece.rows, piece.decided + self._config.max_delay, piece.cut)
 
 
-_by_close = attrgetter("closed_at", "source", "start")
-_by_start = attrgetter("start", "source")
+by_close = attrgetter("closed_at", "source", "start")
+"""The order in which batches come out while a stream goes on; at its end it is :data:`by_start`."""
+by_start = attrgetter("start", "source")

@@ -7,17 +7,17 @@ import zlib
 
 import msgspec
 
-from millstream.batching.config import BatchConfig
 from millstream.batching.engine import EngineState
 from millstream.batching.errors import ConfigError, SnapshotError
+from millstream.batching.rulebook import Rulebook
 
 _MAGIC = b"MSBT"
-_VERSION = 1
+_VERSION = 2
 _HEAD = struct.Struct("<4sBI")
 
 
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    config: BatchConfig
+    rules: Rulebook
     state: EngineState
 
 
@@ -25,16 +25,16 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Snapshot)
 
 
-def encode_snapshot(config: BatchConfig, state: EngineState) -> bytes:
-    """*state* under *config* as bytes. Raises :class:`SnapshotError` where a number does not fit 64 bits."""
+def encode_snapshot(rules: Rulebook, state: EngineState) -> bytes:
+    """*state* under *rules* as bytes. Raises :class:`SnapshotError` where a number does not fit 64 bits."""
     try:
-        body = _encoder.encode(_Snapshot(config, state))
+        body = _encoder.encode(_Snapshot(rules, state))
     except OverflowError as error:
         raise SnapshotError("an id or a time of an open record does not fit a signed 64-bit integer") from error
     return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(body)) + body
 
 
-def decode_snapshot(data: bytes) -> tuple[BatchConfig, EngineState]:
+def decode_snapshot(data: bytes) -> tuple[Rulebook, EngineState]:
     """The rules and the state in *data*. Raises :class:`SnapshotError` that says what is wrong with it."""
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
         raise SnapshotError("not a snapshot of a batcher: it does not begin with MSBT")
@@ -51,4 +51,4 @@ def decode_snapshot(data: bytes) -> tuple[BatchConfig, EngineState]:
         snapshot = _decoder.decode(body)
     except (msgspec.DecodeError, ConfigError) as error:
         raise SnapshotError(f"the snapshot cannot be read: {error}") from error
-    return snapshot.config, snapshot.state
+    return snapshot.rules, snapshot.state

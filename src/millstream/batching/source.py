@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
+from millstream.batching.capped import CappedBatch
 from millstream.batching.config import BatchConfig
 from millstream.batching.cut import OpenBatch, Piece
 from millstream.batching.event import Reject, Row
@@ -18,20 +19,25 @@ class Source:
 
     ``inbox`` takes accepted rows as they come. ``due`` is never later than the next closing: :meth:`seen_at` lowers it
     for rows received since, :meth:`plan` computes it anew. ``keys`` holds a time of each key up to the event time
-    ``limit``, the end of the window of the first known row; what lies beyond cannot bear on the next closing.
+    ``limit``, the end of the window of the first known row; what lies beyond cannot bear on the next closing. Capped,
+    ``count`` and ``size`` sum up the rows to that limit, copies too: where they exceed a cap, it may close sooner.
     """
 
     __slots__ = (
+        "_caps",
         "_clash_wait",
         "_full_wait",
         "_max_delay",
+        "_size_wait",
         "_window",
+        "count",
         "due",
         "inbox",
         "keys",
         "limit",
         "open",
         "pending",
+        "size",
     )
 
     def __init__(self, config: BatchConfig, rows: Sequence[Row] = (), pending: Sequence[Row] = ()) -> None:
@@ -40,11 +46,17 @@ class Source:
         self._max_delay = config.max_delay
         self._clash_wait = config.max_delay + midpoint
         self._full_wait = config.max_delay + config.window + 1
-        self.open = OpenBatch(config.window, midpoint=midpoint, rows=rows)
+        self._size_wait = config.max_delay + 1
+        self._caps = config.caps
+        if self._caps is None:
+            self.open = OpenBatch(config.window, midpoint=midpoint, rows=rows)
+        else:
+            self.open = CappedBatch(config.window, self._caps, midpoint=midpoint, rows=rows)
         self.pending = list(pending)
         self.inbox: list[Row] = []
         self.due = self.limit = IDLE
         self.keys: dict[str, int] = {}
+        self.count = self.size = 0
         self.plan()
 
     @property
@@ -52,7 +64,7 @@ class Source:
         """Whether nothing is left to be batched."""
         return not (self.pending or self.inbox or self.open.rows)
 
-    def seen_at(self, key: str, time: int) -> bool:
+    def seen_at(self, key: str, time: int, size: int) -> bool:
         """Take note of a row put into the inbox; True where it makes the source due earlier than before."""
         if self.due == IDLE:
             self.limit = time + self._window
@@ -60,6 +72,8 @@ class Source:
             return False
         known = self.keys.setdefault(key, time)
         due = time + (self._full_wait if known == time else self._clash_wait)
+        if self._caps is not None and self._overflows(size):
+            due = min(due, time + self._size_wait)
         if due >= self.due:
             return False
         self.due = due
@@ -88,9 +102,11 @@ class Source:
         self.inbox.clear()
 
     def plan(self) -> None:
-        """Compute ``due``, ``keys`` and ``limit`` from the rows; the inbox must be empty."""
+        """Compute ``due``, ``keys``, ``limit`` and the sums from the rows; the inbox must be empty."""
         self.keys = dict(self.open.keys)
         self.due = self.limit = IDLE
+        if self._caps is not None:
+            self.count, self.size = len(self.open.rows), sum(row[5] for row in self.open.rows)
         if not (self.open.rows or self.pending):
             return
         first = (self.open.rows or self.pending)[0][0]
@@ -99,6 +115,19 @@ class Source:
         for row in self.pending:
             if row[0] > self.limit:
                 break
+            if self._caps is not None and self._overflows(row[5]):
+                self.due = min(self.due, row[0] + self._size_wait)
             if self.keys.setdefault(row[1], row[0]) != row[0]:
-                self.due = row[0] + self._clash_wait
+                self.due = min(self.due, row[0] + self._clash_wait)
                 break
+
+    def _overflows(self, size: int) -> bool:
+        """Count one more row of *size* bytes; whether the known rows are now more than the caps allow one batch.
+
+        The instant at which they overflow, in order of time, is no earlier than that of this row, or it was reached
+        before and is counted in ``due`` already.
+        """
+        assert self._caps is not None
+        self.count += 1
+        self.size += size
+        return self.count > self._caps.count or self.size > self._caps.size

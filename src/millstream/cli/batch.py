@@ -5,13 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import BinaryIO, get_args
+from typing import Any, BinaryIO, TextIO, get_args
 
 import click
 
-from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConflictCut, Event, Mode, Outcome
+from millstream.batching import (
+    BatchConfig,
+    Batcher,
+    BoundBrokenError,
+    Event,
+    Late,
+    Mode,
+    Outcome,
+    Rulebook,
+)
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
+from millstream.batching.rulebook import read_overrides
+from millstream.cli.batch_rules import cap_options, rule_options
+from millstream.cli.batch_tools import explain_command, shrink_command
 
 _CHUNK = 8192
 
@@ -19,18 +31,33 @@ Group = Iterable[EventBatch | Reject]
 """What is printed together."""
 
 
-@click.command(epilog="Times are integers of one unit of your choice, the same in the options and in the lines.")
-@click.argument("file", type=click.File("rb"), default="-")
-@click.option("--window", type=int, required=True, help="Longest time from the first to the last event of a batch.")
-@click.option("--max-delay", type=int, required=True, help="Longest time from an event to its receipt.")
-@click.option("--leap", type=int, help="How far an event may lie ahead of its receipt (default: --max-delay).")
-@click.option(
-    "--cut",
-    type=click.Choice(get_args(ConflictCut)),
-    default="at_event",
-    show_default=True,
-    help="Where a repeated key ends a batch.",
+class _WithTools(click.Command):
+    """A command that is another one where its first argument names a tool; a file of that name is ``./explain``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        tool = TOOLS.get(args[0]) if args else None
+        if tool is None:
+            return super().make_context(info_name, args, parent, **extra)
+        return tool.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+TOOLS = {"explain": explain_command, "shrink": shrink_command}
+"""What ``millstream batch`` does besides batching."""
+
+
+@click.command(
+    cls=_WithTools,
+    epilog="Times are integers of one unit of your choice, the same in the options and in the lines. "
+    "Tools: millstream batch explain (why a batch began and ended, why an event was refused), "
+    "millstream batch shrink (how faithful depends on arrival).",
 )
+@click.argument("file", type=click.File("rb"), default="-")
+@rule_options(cut="at_event")
 @click.option(
     "--mode",
     type=click.Choice(get_args(Mode)),
@@ -38,14 +65,27 @@ Group = Iterable[EventBatch | Reject]
     show_default=True,
     help="order-free: the order of the lines does not matter; faithful: replay thin-edge's algorithm in line order.",
 )
+@cap_options
+@click.option(
+    "--late",
+    type=click.Choice(get_args(Late)),
+    default="reject",
+    show_default=True,
+    help="What becomes of late events: refused, batched apart, or amending what came out without them.",
+)
+@click.option("--grace", type=int, help="How much later than --max-delay late events are still taken (side, amend).")
+@click.option(
+    "--overrides",
+    type=click.File("r", encoding="utf-8"),
+    metavar="TOML",
+    help="Other rules for some sources and keys: [[override]] tables, docs/formats/batch-id.md.",
+)
 @click.option(
     "--ordered",
     is_flag=True,
     help="The lines come by received_at: print each batch as soon as it is certain, in little memory.",
 )
-def batch(
-    *, file: BinaryIO, window: int, max_delay: int, leap: int | None, cut: ConflictCut, mode: Mode, ordered: bool
-) -> None:
+def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: Any) -> None:
     """Batch the events of FILE (or standard input) by the time they happened.
 
     \b
@@ -53,13 +93,15 @@ def batch(
     Out:  {"batch": "…", "source": "pump", "start": 110, "end": 110, "closed_at": null, "cut": "flush", "events": [1]}
           {"rejected": 2, "reason": "late"}      (or future, duplicate, conflicting_duplicate)
 
-    source and digest may be left out. The end of the input ends the stream: what is still open then is printed with
-    closed_at null. Without --ordered everything is read before the first line is printed: the batches by closed_at,
-    then the rejects by id.
+    source, digest and size (in bytes) may be left out. The end of the input ends the stream: what is still open then is
+    printed with closed_at null. Without --ordered everything is read before the first line is printed: the batches by
+    closed_at, then the rejects by id.
     """
-    batcher = Batcher.of(BatchConfig(window, max_delay, leap, cut, mode))
-    events = read_events(file)
-    if mode == "faithful":
+    others = read_overrides(overrides.read(), given) if overrides else ()
+    rules = Rulebook(BatchConfig(**given), others)
+    batcher = Batcher.of(rules)
+    events = read_events(file, sized=any(isinstance(config.max_bytes, int) for config in rules.configs))
+    if given["mode"] == "faithful":
         groups = _replayed(batcher, events)
     elif ordered:
         groups = _streamed(batcher, events)

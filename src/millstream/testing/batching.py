@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
+import msgspec
+
 from millstream.batching import BatchConfig, Event, EventBatch, Reject
-from millstream.batching.event import Cut
+from millstream.batching.event import Cut, Kind
 from millstream.batching.identity import name_batch
 
 _SPELLED = re.compile(r"(?P<key>[^:@#\s]+):(?P<event_time>-?\d+)@(?P<received_at>-?\d+)(?:#(?P<digest>\S+))?")
@@ -36,6 +38,50 @@ def plain_batches(
 
     ``closed_at`` is None where it lies after *clock*, the last time that the batcher was advanced to before its flush.
     """
+    if config.policy == "side":
+        return _with_side(list(events), config, clock)
+    if config.policy == "amend":
+        return _with_amendments(list(events), config, clock)
+    return _plain(events, config, clock, config, "batch")
+
+
+def _with_side(events: list[Event], config: BatchConfig, clock: int | None) -> tuple[list[EventBatch], list[Reject]]:
+    late = [event for event in events if event.event_time < event.received_at - config.max_delay]
+    others = [event for event in events if event not in late]
+    batches, rejects = _plain(others, config.punctual, clock, config, "batch")
+    more, refused = _plain(late, config.patient, clock, config, "side")
+    return _in_order(batches + more), sorted(rejects + refused, key=lambda reject: (reject.rejected, reject.reason))
+
+
+def _with_amendments(
+    events: list[Event], config: BatchConfig, clock: int | None
+) -> tuple[list[EventBatch], list[Reject]]:
+    """An amendment is a batch of all the records that is none of the punctual ones; it replaces those it overlaps."""
+    place = {event.id: (event.source, event.event_time, event.key) for event in events}
+    given, _ = _plain(events, config.punctual, clock, config, "batch")
+    final, rejects = _plain(events, config.patient, clock, config, "amendment")
+    names = {batch.batch for batch in given}
+    amendments = [
+        msgspec.structs.replace(
+            batch,
+            amends=tuple(
+                old.batch for old in given if {place[n] for n in old.events} & {place[n] for n in batch.events}
+            ),
+        )
+        for batch in final
+        if batch.batch not in names
+    ]
+    return _in_order(given + amendments), rejects
+
+
+def _in_order(batches: list[EventBatch]) -> list[EventBatch]:
+    return sorted(batches, key=lambda batch: (batch.source, batch.start))
+
+
+def _plain(
+    events: Iterable[Event], config: BatchConfig, clock: int | None, named: BatchConfig, kind: Kind
+) -> tuple[list[EventBatch], list[Reject]]:
+    """The batches by the rules of *config*, under the identities that *named* gives."""
     rejects: list[Reject] = []
     sources: dict[str, list[Event]] = {}
     for event in events:
@@ -49,7 +95,12 @@ def plain_batches(
     for source in sorted(sources):
         kept, copies = _without_copies(sources[source])
         rejects.extend(copies)
-        batches.extend(_named(config, source, piece, clock) for piece in _cut(kept, config))
+        for members, cut, decided in _cut(kept, config):
+            rows = [(e.event_time, e.key, e.digest, e.received_at, e.id, e.size) for e in members]
+            closed_at = decided + config.max_delay
+            open_still = clock is None or closed_at > clock
+            reason: Cut = "window" if cut == "flush" and not open_still else cut
+            batches.append(name_batch(named, source, rows, None if open_still else closed_at, reason, kind=kind))
     return batches, sorted(rejects, key=lambda reject: (reject.rejected, reject.reason))
 
 
@@ -98,15 +149,20 @@ def _cut(events: list[Event], config: BatchConfig) -> Iterator[tuple[list[Event]
             border = Fraction(max(clashing) + time, 2) if midpoint else Fraction(time)
             yield [event for event in members if event.event_time < border], "conflict", time + midpoint
             members = [event for event in members if event.event_time >= border]
-        members += instant
+        if members and _exceeds(members + instant, config):
+            yield members, "size", time + 1
+            members = []
+        for event in instant:
+            if members and _exceeds([*members, event], config):
+                yield members, "size", time + 1
+                members = []
+            members.append(event)
     if members:
         yield members, "flush", members[0].event_time + config.window + 1
 
 
-def _named(config: BatchConfig, source: str, piece: tuple[list[Event], Cut, int], clock: int | None) -> EventBatch:
-    members, cut, decided = piece
-    closed_at = decided + config.max_delay
-    rows = [(event.event_time, event.key, event.digest, event.received_at, event.id) for event in members]
-    if clock is None or closed_at > clock:
-        return name_batch(config, source, rows, None, cut)
-    return name_batch(config, source, rows, closed_at, "window" if cut == "flush" else cut)
+def _exceeds(events: list[Event], config: BatchConfig) -> bool:
+    """Whether *events* are more than one batch may hold."""
+    if config.caps is None:
+        return False
+    return len(events) > config.caps.count or sum(event.size for event in events) > config.caps.size

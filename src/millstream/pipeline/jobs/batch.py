@@ -135,6 +135,8 @@ def in_order(batches: DataFrame, received_from: int, received_to: int, parts: in
 def _plan(
     store_url: str, log: str, config: BatchConfig, last_id: int | None, *, flush: bool, clock: Clock
 ) -> BatchInputs:
+    if config.policy != "reject":
+        raise PipelineInputError(f"the job batch rejects late messages; late={config.policy} is for a Batcher alone")
     with open_store(store_url, clock=clock) as store:
         opened = store.log(LogSpec(log), create=False)
         info = opened.info()

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher, Outcome
+from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.core.message import Message, from_arrow
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.events import event_of
 
 BATCH_SCHEMA = pa.schema(
     [
@@ -62,6 +62,9 @@ def _feed(parts: Iterable[pa.RecordBatch], config: BatchConfig, bound: int, flus
     feeder: Feeder | None = None
     for part in parts:
         for messages in _runs(part):
+            if messages[0].source == TICK_SOURCE:
+                yield from (_reject_row(message, "tick") for message in messages)
+                continue
             if feeder is None or feeder.source != messages[0].source:
                 if feeder is not None:
                     yield from feeder.finish(bound, flush=flush)

@@ -1,0 +1,34 @@
+"""How messages are shown to the batcher, the same in this process and on every executor; and the ticks among them."""
+
+from __future__ import annotations
+
+import hashlib
+
+from millstream.batching.event import Event
+from millstream.core.message import Message
+
+TICK_SOURCE = "millstream.tick"
+"""The source of ticks: messages that say nothing but that the log's clock has come to their ``received_at``."""
+
+
+def event_of(message: Message) -> Event:
+    """The batcher's view of *message*, whose times are set: two messages say the same if their bodies are equal.
+
+    Its size, for the cap on bytes, is that of the body.
+    """
+    assert message.event_time is not None
+    assert message.received_at is not None
+    return Event(
+        message.id,
+        message.source,
+        message.key,
+        message.event_time,
+        message.received_at,
+        hashlib.sha256(message.body).hexdigest(),
+        len(message.body),
+    )
+
+
+def make_tick() -> Message:
+    """A tick for the end of a log; the log gives it its time."""
+    return Message(b"", source=TICK_SOURCE)

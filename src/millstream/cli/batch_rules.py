@@ -1,0 +1,39 @@
+"""The options of ``millstream batch`` and its tools that say by which rules to batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import get_args
+
+import click
+
+from millstream.batching import ConflictCut
+from millstream.cli.common import Command
+
+
+def rule_options(*, cut: ConflictCut) -> Callable[[Command], Command]:
+    """Give a command the rules that every batch is made by, named as in BatchConfig; *cut* is the default cut."""
+    options = [
+        click.option("--window", type=int, required=True, help="Longest time from the first to the last of a batch."),
+        click.option("--max-delay", type=int, required=True, help="Longest time from an event to its receipt."),
+        click.option("--leap", type=int, help="How far an event may lie ahead of its receipt (default: --max-delay)."),
+        click.option(
+            "--cut",
+            "conflict_cut",
+            type=click.Choice(get_args(ConflictCut)),
+            default=cut,
+            show_default=True,
+            help="Where a repeated key ends a batch.",
+        ),
+    ]
+    return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+def cap_options(command: Command) -> Command:
+    """Give *command* the caps on a batch."""
+    count = click.option("--max-count", type=int, help="Most events of a batch (default: no cap).")
+    size = click.option(
+        "--max-bytes", type=int, help="Most bytes of a batch; every line needs its size then (default: no cap)."
+    )
+    return count(size(command))

@@ -1,0 +1,34 @@
+"""A batch service to be killed; says so after each commit. Arguments: URL of the store, state file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from millstream.batching import BatchConfig
+from millstream.batching.service import BatchService
+from millstream.core.metrics import NoMetrics
+from millstream.log import LogSpec, open_store
+
+
+class Loud(NoMetrics):
+    """Speaks up whenever the service has measured a commit."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        if name == "batching_open_sources":
+            print("committed", flush=True)
+
+
+def main(url: str, state: Path) -> None:
+    with open_store(url) as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        service = BatchService(
+            source, output, BatchConfig(50, 20), state, metrics=Loud(), commit_every=37, save_every=500
+        )
+        service.step()
+        service.close()
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

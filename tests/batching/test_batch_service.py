@@ -1,0 +1,209 @@
+"""The batch service on a log: what comes out is what the batcher gives, whenever the process dies."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from millstream.batching import BatchConfig, Batcher, SnapshotError
+from millstream.batching.errors import ServiceError
+from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.batching.service import BatchService
+from millstream.core.clock import VirtualClock
+from millstream.core.message import Message
+from millstream.log import LogError, LogSpec, open_store
+
+RULES = BatchConfig(50, 20)
+CHILD = Path(__file__).parent / "children" / "serve.py"
+
+
+def traffic(seed, count):
+    draw, now, messages = random.Random(seed), 0, []
+    for _ in range(count):
+        now += draw.randint(0, 6)
+        source, key, delay = draw.choice("pqr"), draw.choice("abcd"), draw.randint(-5, 28)
+        messages.append(Message(b"%d" % draw.randrange(3), key, source, now - delay, now))
+    return messages
+
+
+def expected(log, rules=RULES):
+    """The identities and rejects that a batcher gives for the messages of *log* up to its last receive time."""
+    messages = [message for batch in log.read() for message in batch]
+    batcher = Batcher.of(rules)
+    events = [event_of(message) for message in messages if message.source != TICK_SOURCE]
+    outcomes = [batcher.receive_many(events), batcher.advance(max(message.received_at for message in messages))]
+    batches = [batch.batch for outcome in outcomes for batch in outcome.batches]
+    rejects = [(reject.rejected, reject.reason) for outcome in outcomes for reject in outcome.rejects]
+    return sorted(batches), sorted(rejects)
+
+
+def given(log):
+    items = [json.loads(message.body) for batch in log.read() for message in batch]
+    batches = [item["batch"] for item in items if "batch" in item]
+    return sorted(batches), sorted((item["rejected"], item["reason"]) for item in items if "rejected" in item)
+
+
+class Recorder:
+    def __init__(self):
+        self.counts, self.gauges, self.seen = Counter(), {}, []
+
+    def count(self, name, amount=1, **labels):
+        self.counts[name, *labels.values()] += amount
+
+    def gauge(self, name, value, **labels):
+        self.gauges[name] = value
+
+    def observe(self, name, value, **labels):
+        self.seen.append((name, value))
+
+
+@pytest.fixture
+def store():
+    with open_store("memory://") as store:
+        yield store
+
+
+def serve(store, path, **kwargs):
+    return BatchService(store.log(LogSpec("in")), store.log(LogSpec("out")), RULES, path / "state", **kwargs)
+
+
+@pytest.mark.parametrize("sizes", [[1], [7, 2], [400]])
+def test_p5_determinism_the_output_does_not_depend_on_when_the_service_looks(store, tmp_path, sizes):
+    messages, service, turn = traffic(1, 400), serve(store, tmp_path), 0
+    with store.log(LogSpec("in")).writer() as writer:
+        while messages:
+            size = sizes[turn % len(sizes)]
+            writer.append(messages[:size])
+            messages, turn = messages[size:], turn + 1
+            service.step()
+    service.close()
+    assert given(store.log(LogSpec("out"))) == expected(store.log(LogSpec("in")))
+
+
+def test_a_batch_is_a_message_under_its_source_identity_and_start(store, tmp_path):
+    with store.log(LogSpec("in")).writer() as writer:
+        writer.append([Message(b"1", "a", "pump", 110, 120), Message(b"2", "a", "pump", 200, 200)])
+    service = serve(store, tmp_path)
+    assert service.step() == 2
+    service.close()
+    (message,) = [message for batch in store.log(LogSpec("out")).read() for message in batch]
+    body = json.loads(message.body)
+    assert (message.key, message.source, message.event_time) == (body["batch"], "pump", 110)
+    assert message.headers == (("kind", b"batch"),)
+    assert body["events"] == [1]
+
+
+def test_ticks_close_quiet_sources_and_a_replay_needs_no_timer(tmp_path):
+    clock = VirtualClock()
+    start = clock.now()
+    with open_store("memory://", clock=clock) as store, store.log(LogSpec("in")).writer() as writer:
+        service = serve(store, tmp_path, ticks=writer, clock=clock)
+        writer.append([Message(b"1", "a", "pump", start)])
+        service.step()
+        assert not service.tick()
+        service.run(lambda: store.log(LogSpec("out")).last_id == 1)
+        assert clock.now() >= start + 71
+        assert not service.tick()
+        assert store.log(LogSpec("in")).last_id == 2
+        service.close()
+        replay = BatchService(store.log(LogSpec("in")), store.log(LogSpec("again")), RULES, tmp_path / "other")
+        replay.step()
+        replay.close()
+        assert given(store.log(LogSpec("again"))) == given(store.log(LogSpec("out"))) != ([], [])
+
+
+def test_p3_restart_goes_on_from_the_state_file_or_without_it_from_the_start(store, tmp_path):
+    messages = traffic(2, 300)
+    with store.log(LogSpec("in")).writer() as writer:
+        for first in range(0, 300, 60):
+            writer.append(messages[first : first + 60])
+            service = serve(store, tmp_path)
+            assert service.step() == (60 if first % 120 == 0 or first == 0 else first + 60)
+            service.close()
+            if first % 120 == 0:
+                (tmp_path / "state").unlink()
+            assert given(store.log(LogSpec("out"))) == expected(store.log(LogSpec("in")))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_p3_a_service_that_is_killed_loses_nothing_and_gives_nothing_twice(tmp_path, size):
+    url, draw = f"sqlite:///{tmp_path / 'log.db'}", random.Random(3)
+    with open_store(url) as store, store.log(LogSpec("in")).writer() as writer:
+        writer.append(traffic(3, 60_000 if size == "long" else 6000))
+    command = [sys.executable, str(CHILD), url, str(tmp_path / "state")]
+    for _ in range(100 if size == "long" else 8):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for _ in range(draw.randint(1, 12)):
+                assert child.stdout.readline() == "committed\n"
+            child.kill()
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.endswith("done\n")
+    with open_store(url) as store:
+        assert given(store.log(LogSpec("out"))) == expected(store.log(LogSpec("in")))
+        assert store.log(LogSpec("out")).verify().ok
+
+
+def test_p6_a_service_whose_append_failed_saves_nothing_that_the_output_does_not_know(store, tmp_path):
+    messages, service = traffic(4, 200), serve(store, tmp_path, commit_every=40)
+    with store.log(LogSpec("in")).writer() as writer:
+        writer.append(messages[:100])
+        service.step()
+        service.save()
+        writer.append(messages[100:])
+    service._writer.close()
+    with pytest.raises(LogError):
+        service.step()
+    service.close()
+    after = serve(store, tmp_path)
+    assert after.step() == 100
+    after.close()
+    assert given(store.log(LogSpec("out"))) == expected(store.log(LogSpec("in")))
+
+
+def test_an_output_that_came_of_another_log_is_refused(store, tmp_path):
+    with store.log(LogSpec("other")).writer() as writer:
+        writer.append([Message(b"", "a", "p", time, time) for time in range(100)])
+    first = BatchService(store.log(LogSpec("other")), store.log(LogSpec("out")), RULES, tmp_path / "first")
+    first.step()
+    first.close()
+    with pytest.raises(ServiceError, match="up to message 100, but that log ends at 0"):
+        serve(store, tmp_path)
+
+
+def test_a_log_that_goes_back_in_time_is_refused_by_name(store, tmp_path):
+    with store.log(LogSpec("in")).writer() as writer:
+        writer.append([Message(b"1", "a", "pump", 110, 120), Message(b"2", "a", "pump", 110, 119)])
+    service = serve(store, tmp_path)
+    with pytest.raises(ServiceError, match=r"message 2 of 'in' was received at 119.*pipeline batch in"):
+        service.step()
+    service.close()
+
+
+@pytest.mark.parametrize("spoil", ["other logs", "damage"])
+def test_a_state_file_that_is_of_no_use_is_refused(store, tmp_path, spoil):
+    serve(store, tmp_path).close()
+    if spoil == "damage":
+        (tmp_path / "state").write_bytes(b"\x00")
+    output = store.log(LogSpec("elsewhere" if spoil == "other logs" else "out"))
+    with pytest.raises(SnapshotError, match="state"):
+        BatchService(store.log(LogSpec("in")), output, RULES, tmp_path / "state")
+
+
+def test_metrics_tell_rejects_by_reason_delays_open_sources_and_lag(store, tmp_path):
+    with store.log(LogSpec("in")).writer() as writer:
+        writer.append(
+            [Message(b"1", "a", "p", 110, 120), Message(b"1", "a", "q", 0, 120), Message(b"", "a", "q", 300, 300)]
+        )
+    clock, metrics = VirtualClock(start=372), Recorder()
+    service = serve(store, tmp_path, clock=clock, metrics=metrics)
+    service.step()
+    service.close()
+    assert metrics.counts == {("batching_rejects_total", "late"): 1, ("batching_batches_total", "window", "batch"): 1}
+    assert metrics.seen == [("batching_delay_seconds", delay / 1e6) for delay in (10, 120, 0)]
+    assert metrics.gauges == {"batching_open_sources": 1, "batching_settle_lag_seconds": 1e-6}
