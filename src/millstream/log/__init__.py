@@ -30,6 +30,7 @@ from millstream.log.errors import (
     StorageError,
     StorageFullError,
     StorageReadOnlyError,
+    StorageUnavailableError,
     WriterBusyError,
     WriterFailedError,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageReadOnlyError",
+    "StorageUnavailableError",
     "Verification",
     "Writer",
     "WriterBusyError",

@@ -14,6 +14,7 @@ from millstream.log.errors import LogInputError
 from millstream.log.housekeeper import Housekeeper
 from millstream.log.log import Log
 from millstream.log.memory import MemoryBackend
+from millstream.log.mysql import MysqlBackend, masked, parse_place
 from millstream.log.spec import LogSpec
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.surroundings import Surroundings
@@ -80,17 +81,22 @@ def open_store(
 ) -> LogStore:
     """Open the store at *url*.
 
-    ``sqlite:///relative/path.db`` and ``sqlite:////absolute/path.db`` are files (made where absent, unless *create*
-    is False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. Raises
-    :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
+    ``sqlite:///relative/path.db`` and ``sqlite:////absolute/path.db`` are files, ``mysql://user:password@host/database``
+    is a database of MariaDB or MySQL (both are made where absent, unless *create* is False or it is opened
+    *read_only*), ``memory://`` is a fresh store that vanishes with the object. Raises :class:`LogInputError`,
+    :class:`LogNotFoundError`, :class:`StorageError`.
     """
     clock = clock or SystemClock()
     scheme, separator, rest = url.partition("://")
     if scheme == "memory" and separator and not rest:
         return LogStore(MemoryBackend(clock), clock, lease_seconds=lease_seconds)
+    if scheme == "mysql" and separator:
+        database = MysqlBackend(parse_place(url), clock, create=create, read_only=read_only)
+        return LogStore(database, clock, lease_seconds=lease_seconds)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
         backend = SqliteBackend(Path(rest[1:]), clock, create=create, read_only=read_only)
         return LogStore(backend, clock, lease_seconds=lease_seconds)
     raise LogInputError(
-        f"{url[:200]!r} is no log store; use sqlite:///path/to/log.db (four slashes for an absolute path) or memory://"
+        f"{masked(url)[:200]!r} is no log store; use sqlite:///path/to/log.db (four slashes for an absolute path), "
+        "mysql://user:password@host:port/database or memory://"
     )

@@ -21,6 +21,7 @@ import msgspec
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.log.mysql.server import CONFIGURATION
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -60,10 +61,16 @@ class Service(Protocol):
 
 
 class MariaDB:
-    """MariaDB with durable settings: every commit is on the disk before it is confirmed."""
+    """MariaDB with the settings that we ship: every commit is on the disk before it is confirmed.
 
-    name = "mariadb"
+    Tests need no large server; a *whole* one has the shipped sizes as well, for benchmarks.
+    """
+
     package = "mariadb-server"
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.name = "mariadb-whole" if whole else "mariadb"
+        self._sizes = [] if whole else ["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"]
 
     def prepare(self, folder: Path) -> None:
         _run(
@@ -77,10 +84,9 @@ class MariaDB:
     def command(self, folder: Path, port: int) -> Sequence[str]:
         return [
             _program("mariadbd", self.package),
-            "--no-defaults", f"--datadir={folder / 'data'}", f"--socket={folder / 'server.sock'}",
+            f"--defaults-file={CONFIGURATION}", f"--datadir={folder / 'data'}", f"--socket={folder / 'server.sock'}",
             f"--pid-file={folder / 'server.pid'}", "--bind-address=127.0.0.1", f"--port={port}", *self._user(),
-            "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=128M",
-            "--max-allowed-packet=64M", "--character-set-server=utf8mb4",
+            "--skip-name-resolve", "--character-set-server=utf8mb4", *self._sizes,
         ]  # fmt: skip
 
     def url(self, port: int) -> str:
@@ -91,7 +97,7 @@ class MariaDB:
         return ["--user=root"] if os.geteuid() == 0 else []
 
 
-SERVICES: dict[str, Service] = {"mariadb": MariaDB()}
+SERVICES: dict[str, Service] = {"mariadb": MariaDB(), "mariadb-whole": MariaDB(whole=True)}
 
 
 @contextlib.contextmanager
@@ -101,7 +107,7 @@ def running(name: str, *, clock: Clock | None = None) -> Iterator[Running]:
     ``MILLSTREAM_TEST_<NAME>_URL`` names one that is already there. Raises :class:`ServiceMissingError` with the
     package to install, :class:`ServiceError` where the server does not come up.
     """
-    url = os.environ.get(f"MILLSTREAM_TEST_{name.upper()}_URL")
+    url = os.environ.get(f"MILLSTREAM_TEST_{name.upper().replace('-', '_')}_URL")
     if url:
         yield Running(url, "environment")
         return

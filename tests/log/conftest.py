@@ -1,0 +1,73 @@
+"""The databases that tests of the log run against."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millstream.log import open_store
+from millstream.log.mysql import parse_place
+from millstream.testing import services
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[str]:
+    """The URL of a MariaDB server, without a database."""
+    try:
+        if importlib.util.find_spec("pymysql") is None:
+            raise services.ServiceMissingError("PyMySQL is not installed: pip install 'millstream[mysql]'")
+        server = services.running("mariadb")
+        url = server.__enter__().url
+    except services.ServiceMissingError as error:
+        pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+    yield url
+    server.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def used_databases(mariadb: str) -> Iterator[list[str]]:
+    """Databases that tests are done with; making tables takes much longer than emptying them."""
+    names: list[str] = []
+    yield names
+    for url in names:
+        with connected(url, database=False) as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {parse_place(url).database}")
+
+
+@pytest.fixture
+def database(mariadb: str, used_databases: list[str]) -> Iterator[str]:
+    """The URL of a database without a log."""
+    url = used_databases.pop() if used_databases else new_database(mariadb)
+    yield url
+    with connected(url) as connection:
+        for (table,) in connection.rows("SELECT blocks FROM millstream_logs"):
+            connection.execute(f"DELETE FROM {table}")
+        connection.execute("DELETE FROM millstream_logs")
+        connection.execute("DELETE FROM millstream_states")
+    used_databases.append(url)
+
+
+def new_database(server: str) -> str:
+    """The URL of a database of *server* that nobody has used, with the tables of a log store."""
+    url = f"{server}test_{secrets.token_hex(6)}"
+    open_store(url).close()
+    return url
+
+
+@contextlib.contextmanager
+def connected(url: str, *, database: bool = True) -> Iterator[Any]:
+    """A connection to the database at *url*, or to its server alone, that commits by itself."""
+    from millstream.log.mysql.text_driver import connect_text
+
+    connection = connect_text(parse_place(url), database=database)
+    try:
+        connection.execute("SET autocommit = 1")
+        yield connection
+    finally:
+        connection.close()
