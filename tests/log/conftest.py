@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -45,12 +45,22 @@ def database(mariadb: str, used_databases: list[str]) -> Iterator[str]:
     """The URL of a database without a log."""
     url = used_databases.pop() if used_databases else new_database(mariadb)
     yield url
+    empty(url)
+    used_databases.append(url)
+
+
+@pytest.fixture
+def empty_database() -> Callable[[str], None]:
+    """A function that takes all logs out of the database at a URL."""
+    return empty
+
+
+def empty(url: str) -> None:
     with connected(url) as connection:
         for (table,) in connection.rows("SELECT blocks FROM millstream_logs"):
             connection.execute(f"DELETE FROM {table}")
         connection.execute("DELETE FROM millstream_logs")
         connection.execute("DELETE FROM millstream_states")
-    used_databases.append(url)
 
 
 def new_database(server: str) -> str:
