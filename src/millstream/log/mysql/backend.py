@@ -14,7 +14,8 @@ from millstream.log.block import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError, StorageError
 from millstream.log.ids import BlockRange
 from millstream.log.mysql import statements as sql
-from millstream.log.mysql.driver import Connection, Value
+from millstream.log.mysql.driver import Connection, Driver, ServerError, Value, choose_driver
+from millstream.log.mysql.failures import DUPLICATE
 from millstream.log.mysql.place import Place
 from millstream.log.mysql.pool import PATIENCE, Lent, Pool
 from millstream.log.mysql.server import read_durability
@@ -28,17 +29,25 @@ class MysqlBackend:
     """A backend in the database at *place*, which is made where it is absent, with *create*; *read_only* never writes.
 
     While the server is away, calls wait for it, up to *patience* seconds; opening does not. Leases run on the server's
-    clock: where that is set back, a lease that was left by a writer on another host lasts longer by as much.
+    clock: where that is set back, a lease that was left by a writer on another host lasts longer by as much. Without a
+    *driver* the place's own is taken.
     """
 
     one_host = False
 
     def __init__(
-        self, place: Place, clock: Clock, *, create: bool = True, read_only: bool = False, patience: float = PATIENCE
+        self,
+        place: Place,
+        clock: Clock,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        patience: float = PATIENCE,
+        driver: Driver | None = None,
     ) -> None:
         self._place = place
         self._tables: dict[str, str] = {}
-        self._pool = Pool(place, clock, read_only=read_only, patience=patience)
+        self._pool = Pool(place, clock, driver or choose_driver(place), read_only=read_only, patience=patience)
         try:
             self._prepare(create=create and not read_only)
         except BaseException:
@@ -60,7 +69,7 @@ class MysqlBackend:
         if not self._rows(sql.LOG_BLOCKS, log):
             table = _table_name(log)
             self._execute(sql.CREATE_BLOCKS.format(table))
-            self._execute(sql.INSERT_LOG, log, table)
+            self._add(sql.INSERT_LOG, log, table)
 
     def head(self, log: str) -> Head:
         rows = self._rows(sql.HEAD, log)
@@ -126,7 +135,8 @@ class MysqlBackend:
             return self.get_state(log, key) == State(version + 1, value)
 
         if version == 0:
-            return self._change(is_stored, sql.INSERT_STATE, log, key.encode(), value)
+            added, tries = self._add(sql.INSERT_STATE, log, key.encode(), value)
+            return added or (tries > 1 and is_stored())
         return self._change(is_stored, sql.UPDATE_STATE, value, log, key.encode(), version)
 
     def states(self, log: str, prefix: str) -> Mapping[str, State]:
@@ -151,7 +161,7 @@ class MysqlBackend:
                 ) from error
             for statement in sql.SCHEMA:
                 self._execute(statement)
-            self._execute(sql.SET_FORMAT, sql.VERSION)
+            self._add(sql.SET_FORMAT, sql.VERSION)
             version = sql.VERSION
         if version is not None and version > sql.VERSION:
             raise StorageError(
@@ -183,6 +193,19 @@ class MysqlBackend:
 
     def _execute(self, statement: str, *values: Value) -> int:
         return self._pool.call(lambda lent: lent.connection.execute(statement, *values))
+
+    def _add(self, statement: str, *values: Value) -> tuple[bool, int]:
+        """Whether *statement* added its row, which may have been there before; and how often it was tried."""
+
+        def add(lent: Lent) -> bool:
+            try:
+                return lent.connection.execute(statement, *values) == 1
+            except ServerError as error:
+                if error.number == DUPLICATE:
+                    return False
+                raise
+
+        return self._pool.counted(add)
 
     def _change(self, is_done: Callable[[], bool], statement: str, *values: Value) -> bool:
         """Whether *statement* changed its row; where a reply was lost, the row itself tells."""

@@ -15,6 +15,7 @@ from millstream.log.errors import (
 )
 from millstream.log.mysql.driver import ServerError
 
+DUPLICATE = 1062
 UNKNOWN_DATABASE = 1049
 UNKNOWN_TABLE = 1146
 PACKET_TOO_LARGE = 1153

@@ -12,7 +12,7 @@ from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
 from millstream.log.errors import StorageError
 from millstream.log.mysql import statements as sql
-from millstream.log.mysql.driver import Connection, ServerError, choose_driver
+from millstream.log.mysql.driver import Connection, Driver, ServerError
 from millstream.log.mysql.failures import UNKNOWN_DATABASE, explained, is_worth_another_try
 from millstream.log.mysql.place import Place
 
@@ -36,12 +36,12 @@ class Lent:
 class Pool:
     """As many connections to *place* as threads use at once. Thread-safe."""
 
-    def __init__(self, place: Place, clock: Clock, *, read_only: bool, patience: float = PATIENCE) -> None:
+    def __init__(self, place: Place, clock: Clock, driver: Driver, *, read_only: bool, patience: float) -> None:
         self.place = place
         self._clock = clock
         self._read_only = read_only
         self._patience = patience
-        self._connect = choose_driver(place)
+        self._connect = driver
         self._lock = threading.Lock()
         self._idle: list[Lent] = []
         self._closed = False

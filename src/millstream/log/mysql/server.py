@@ -19,7 +19,7 @@ CONFIGURATION = Path(__file__).with_name("durable-server.cnf")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _SIZES = frozenset(["max_allowed_packet", "innodb_log_file_size", "innodb_buffer_pool_size"])
-"""Settings of which a server may have more than we ship."""
+"""Settings of which a server may have more than we ship, and that make it fast, not durable."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -29,6 +29,11 @@ class Setting(msgspec.Struct, frozen=True):
     found: str
     shipped: str
     ok: bool
+
+    @property
+    def guards_durability(self) -> bool:
+        """Whether confirmed messages depend on it."""
+        return self.name not in _SIZES and self.name != "innodb_flush_method"
 
 
 def read_durability(connection: Connection) -> str:

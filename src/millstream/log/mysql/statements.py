@@ -15,7 +15,7 @@ PACKET_BYTES = "SELECT @@max_allowed_packet"
 
 CREATE_DATABASE = "CREATE DATABASE IF NOT EXISTS `{}` CHARACTER SET utf8mb4"
 FORMAT = "SELECT max(version) FROM millstream_format"
-SET_FORMAT = "INSERT IGNORE INTO millstream_format VALUES (?)"
+SET_FORMAT = "INSERT INTO millstream_format VALUES (?)"
 SCHEMA = (
     """
     CREATE TABLE IF NOT EXISTS millstream_logs (
@@ -28,7 +28,7 @@ SCHEMA = (
     """,
     """
     CREATE TABLE IF NOT EXISTS millstream_states (
-        log VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, name VARBINARY(1000) NOT NULL,
+        log VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, name VARBINARY(1100) NOT NULL,
         version BIGINT NOT NULL, value LONGBLOB NOT NULL, PRIMARY KEY (log, name)
     ) ENGINE = InnoDB
     """,
@@ -48,7 +48,7 @@ CREATE_BLOCKS = """
 LEASE_TIME = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 LOG_NAMES = "SELECT name FROM millstream_logs ORDER BY name"
 LOG_BLOCKS = "SELECT blocks FROM millstream_logs WHERE name = ?"
-INSERT_LOG = "INSERT IGNORE INTO millstream_logs (name, blocks) VALUES (?, ?)"
+INSERT_LOG = "INSERT INTO millstream_logs (name, blocks) VALUES (?, ?)"
 
 HEAD = "SELECT last_id, received_at, epoch, holder, lease_until FROM millstream_logs WHERE name = ?"
 TAKE_LEASE = "UPDATE millstream_logs SET epoch = epoch + 1, holder = ?, lease_until = ? WHERE name = ? AND epoch = ?"
@@ -79,7 +79,7 @@ SET_STATE = """
     INSERT INTO millstream_states VALUES (?, ?, 1, ?)
     ON DUPLICATE KEY UPDATE version = version + 1, value = VALUES(value)
 """
-INSERT_STATE = "INSERT IGNORE INTO millstream_states VALUES (?, ?, 1, ?)"
+INSERT_STATE = "INSERT INTO millstream_states VALUES (?, ?, 1, ?)"
 UPDATE_STATE = (
     "UPDATE millstream_states SET version = version + 1, value = ? WHERE log = ? AND name = ? AND version = ?"
 )
