@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import random
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
 from millstream.log import (
     CorruptBlockError,
@@ -437,6 +439,31 @@ def test_a_live_server_is_compared_with_the_settings_that_are_shipped(
     _, compared = compare_server(parse_place(database))
     wrong = next(setting for setting in compared if setting.name == "innodb_flush_log_at_trx_commit")
     assert (wrong.ok, wrong.found, wrong.shipped, wrong.guards_durability) == (False, "2", "1", True)
+
+
+def test_doctor_compares_the_server_of_the_store(
+    database: str, set_global: Callable[[str, int], None], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    set_global("innodb_flush_log_at_trx_commit", 2)
+    assert run(["doctor", "--json", "--store", database]) == 1
+    checks = {row["name"]: row for row in map(json.loads, capfdbinary.readouterr().out.splitlines())}
+    assert checks["log server"]["ok"]
+    assert not checks["innodb_flush_log_at_trx_commit"]["ok"]
+    assert "innodb_flush_log_at_trx_commit = 1" in checks["innodb_flush_log_at_trx_commit"]["fix"]
+
+
+def test_doctor_and_config_do_not_show_a_password(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pymysql")
+    url = "mysql://me:s3cret@127.0.0.1:1/db"
+    monkeypatch.setenv("MILLSTREAM_LOG__STORE", url)
+    assert run(["doctor", "--store", url]) == 1
+    assert run(["config", "show"]) == 0
+    assert run(["log", "ls"]) == 1
+    shown = "".join(capfd.readouterr())
+    assert "mysql://me:***@127.0.0.1:1/db" in shown
+    assert "s3cret" not in shown
 
 
 # What the tests stand on
