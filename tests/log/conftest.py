@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,21 +11,6 @@ import pytest
 
 from millstream.log import open_store
 from millstream.log.mysql import parse_place
-from millstream.testing import services
-
-
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[str]:
-    """The URL of a MariaDB server, without a database."""
-    try:
-        if importlib.util.find_spec("pymysql") is None:
-            raise services.ServiceMissingError("PyMySQL is not installed: pip install 'millstream[mysql]'")
-        server = services.running("mariadb")
-        url = server.__enter__().url
-    except services.ServiceMissingError as error:
-        pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
-    yield url
-    server.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")

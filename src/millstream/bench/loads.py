@@ -36,11 +36,11 @@ class Peer(Protocol):
 
 
 class BlockLog:
-    """Our log, as a peer."""
+    """Our log *name* in the store at *url*, as a peer."""
 
-    def __init__(self, path: Path) -> None:
-        self._store = open_store(f"sqlite:///{path}")
-        self._log = self._store.log(LogSpec("bench"))
+    def __init__(self, url: str, name: str = "bench") -> None:
+        self._store = open_store(url)
+        self._log = self._store.log(LogSpec(name))
         self._writer = self._log.writer()
 
     def append(self, bodies: Sequence[bytes] | pa.RecordBatch) -> object:
@@ -54,6 +54,16 @@ class BlockLog:
                 for message in batch:
                     yield message.id, message.body
                 reader.ack(batch.ids)
+
+    def follow(self, total: int) -> Iterator[tuple[int, bytes]]:
+        """The first *total* messages as they come in, acknowledged batch by batch."""
+        with self._log.reader("follower") as reader:
+            for batch in reader.batches(follow=True):
+                for message in batch:
+                    yield message.id, message.body
+                reader.ack(batch.ids)
+                if batch.last_id >= total:
+                    return
 
     def columns(self) -> Iterator[pa.RecordBatch]:
         """All of them in order as Arrow, acknowledged batch by batch."""
@@ -76,14 +86,20 @@ def bodies(payload: int) -> list[bytes]:
     return [_record(draw, number, payload) for number in range(POOL)]
 
 
-def send(append: Callable[[Sequence[bytes]], object], packs: Sequence[Sequence[bytes]], turns: int) -> None:
-    """Let :data:`SENDERS` threads append *turns* packs each, each waiting for one before it sends the next."""
+def send(
+    append: Callable[[Sequence[bytes]], object],
+    packs: Sequence[Sequence[bytes]],
+    turns: int,
+    *,
+    senders: int = SENDERS,
+) -> None:
+    """Let *senders* threads append *turns* packs each, each waiting for one before it sends the next."""
 
     def sender(number: int) -> None:
         for turn in range(turns):
-            append(packs[(number + turn * SENDERS) % len(packs)])
+            append(packs[(number + turn * senders) % len(packs)])
 
-    threads = [threading.Thread(target=sender, args=(number,)) for number in range(SENDERS)]
+    threads = [threading.Thread(target=sender, args=(number,)) for number in range(senders)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -92,9 +108,9 @@ def send(append: Callable[[Sequence[bytes]], object], packs: Sequence[Sequence[b
 
 def timed(work: Callable[[], object], count: int, path: Path, clock: Clock) -> Sample:
     """How many of *count* messages a second *work* does, the CPU it takes, and the bytes on disk at *path* then."""
-    cpu, begin = _cpu_seconds(), clock.monotonic()
+    cpu, begin = cpu_seconds(), clock.monotonic()
     work()
-    seconds, cpu = clock.monotonic() - begin, _cpu_seconds() - cpu
+    seconds, cpu = clock.monotonic() - begin, cpu_seconds() - cpu
     size = sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists())
     return Sample(count / seconds, {"CPU µs/message": cpu / count * 1e6, "bytes on disk/message": size / count})
 
@@ -140,6 +156,7 @@ def _record(draw: random.Random, number: int, payload: int) -> bytes:
     return text[:payload]
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """The CPU seconds that this process has used."""
     usage = getrusage(RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

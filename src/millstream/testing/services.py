@@ -120,14 +120,15 @@ def running(name: str, *, clock: Clock | None = None) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def private(name: str, *, clock: Clock | None = None) -> Iterator[Server]:
+def private(name: str, *, clock: Clock | None = None, folder: Path | None = None) -> Iterator[Server]:
     """A private server *name* for the length of a ``with`` block, to be killed and started again at will.
 
-    Raises :class:`ServiceMissingError`, :class:`ServiceError`.
+    It lives in a new folder under *folder* (the system's temporary folder without it). Raises
+    :class:`ServiceMissingError`, :class:`ServiceError`.
     """
-    with tempfile.TemporaryDirectory(prefix=f"millstream-{name}-") as folder:
-        SERVICES[name].prepare(Path(folder))
-        server = Server(SERVICES[name], Path(folder), clock or SystemClock())
+    with tempfile.TemporaryDirectory(prefix=f"millstream-{name}-", dir=folder) as own:
+        SERVICES[name].prepare(Path(own))
+        server = Server(SERVICES[name], Path(own), clock or SystemClock())
         try:
             server.start()
             yield server

@@ -21,8 +21,12 @@ class TextConnection:
         self._connection = connection
 
     def execute(self, statement: str, *values: Value) -> int:
+        return self.execute_bytes(bound(statement, values))
+
+    def execute_bytes(self, statement: bytes) -> int:
+        """Like :meth:`execute`, for a statement whose values are in its text already."""
         with numbered():
-            return int(self._connection.query(bound(statement, values)))
+            return int(self._connection.query(statement))
 
     def rows(self, statement: str, *values: Value) -> Sequence[tuple[Any, ...]]:
         with numbered(), self._connection.cursor() as cursor:
@@ -58,11 +62,12 @@ def bound(statement: str, values: Sequence[Value]) -> bytes:
     parts = statement.encode().split(b"?")
     if len(parts) != len(values) + 1:
         raise ValueError(f"{len(values)} values for {len(parts) - 1} places in {statement!r}")
-    pairs = zip(parts, map(_literal, values), strict=False)
+    pairs = zip(parts, map(literal, values), strict=False)
     return b"".join([*itertools.chain.from_iterable(pairs), parts[-1]])
 
 
-def _literal(value: Value) -> bytes:
+def literal(value: Value) -> bytes:
+    """*value* as it stands in the text of a statement."""
     if isinstance(value, int):
         return b"%d" % value
     if isinstance(value, str):
