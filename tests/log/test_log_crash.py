@@ -244,7 +244,7 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(dr
         log = store.log(SPEC)
         with child("append.py", url, "7", "15", "0") as process, Follower(log) as follower:
             confirmed: list[tuple[int, ...]] = []
-            for _ in range(max(kills // 10, 2)):
+            for _ in range(kills // 5):
                 confirmed += [numbers(line) for line in lines(process, draw.randint(5, 60)) if line[0] != "r"]
                 server.kill()
                 server.start()

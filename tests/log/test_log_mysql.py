@@ -36,7 +36,7 @@ from millstream.log import (
 )
 from millstream.log.mysql import MysqlBackend, masked, parse_place
 from millstream.log.mysql import statements as sql
-from millstream.log.mysql.driver import Connection, choose_driver
+from millstream.log.mysql.driver import Connection, ServerError, choose_driver
 from millstream.log.mysql.server import compare_server, durability, shipped_settings
 from millstream.testing.faulty_connection import DEADLOCK, LOCK_WAIT, Fault, FaultyDriver
 
@@ -271,6 +271,20 @@ def test_a_commit_that_comes_after_a_take_over_is_fenced_though_its_connection_b
             stale.append([b"too late"])
         stale.close()
         assert [m.body for batch in store.log(SPEC).read() for m in batch] == [b"a", b"theirs"]
+
+
+def test_p10_one_writer_one_that_hangs_inside_a_transaction_is_ended_by_the_server(
+    log: Log, connection: Connection
+) -> None:
+    connection.execute(sql.SESSION)
+    connection.execute("SET SESSION idle_transaction_timeout = 1")
+    connection.execute(sql.BEGIN)
+    assert connection.execute(sql.MOVE_POINTER, 60, 1, SPEC.name, 1, 50) == 1
+    with log.writer() as writer:
+        assert writer.append([b"a"]) == IdRange(51, 51)
+    with pytest.raises(ServerError):
+        connection.execute(sql.COMMIT)
+    assert log.last_id == 51
 
 
 def test_an_outage_is_logged_once_and_so_is_its_end(database: str, caplog: pytest.LogCaptureFixture) -> None:

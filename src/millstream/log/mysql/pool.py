@@ -13,7 +13,7 @@ from millstream.core.retry import RetryPolicy
 from millstream.log.errors import StorageError
 from millstream.log.mysql import statements as sql
 from millstream.log.mysql.driver import Connection, Driver, ServerError
-from millstream.log.mysql.failures import UNKNOWN_DATABASE, explained, is_worth_another_try
+from millstream.log.mysql.failures import LOST, UNKNOWN_DATABASE, explained, is_worth_another_try
 from millstream.log.mysql.place import Place
 
 Result = TypeVar("Result")
@@ -79,7 +79,8 @@ class Pool:
             except ServerError as error:
                 if not is_worth_another_try(error) or self._clock.monotonic() > deadline:
                     raise explained(self.place.url, error) from error
-                self._note_absence(error)
+                if error.number in LOST:
+                    self._note_absence(error)
             self._clock.sleep(pause)
         raise AssertionError("there are more pauses than patience")
 
@@ -97,7 +98,7 @@ class Pool:
             result = work(lent)
         except ServerError as error:
             lent.connection.close()
-            if is_worth_another_try(error):
+            if error.number in LOST:
                 self._drop_idle()  # a server that was restarted has closed them all
             raise
         except BaseException:
