@@ -35,7 +35,7 @@ class Peer(Protocol):
     def close(self) -> None: ...
 
 
-class BlockLog:
+class StoreLog:
     """Our log *name* in the store at *url*, as a peer."""
 
     def __init__(self, url: str, name: str = "bench") -> None:
@@ -76,6 +76,13 @@ class BlockLog:
         """Let go of the log."""
         self._writer.close()
         self._store.close()
+
+
+class BlockLog(StoreLog):
+    """Our log in SQLite, as a peer."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"sqlite:///{path}")
 
 
 def bodies(payload: int) -> list[bytes]:

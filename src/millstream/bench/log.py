@@ -44,10 +44,6 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
     yield bench.wait(200 * scale)
 
 
-def _blocks(path: Path) -> BlockLog:
-    return BlockLog(f"sqlite:///{path}")
-
-
 class LogBench:
     """Makes the comparisons; each run works on a file of its own in *folder*."""
 
@@ -72,7 +68,7 @@ class LogBench:
             f"Write, {payload:,} B, packs of {pack}",
             "messages/s",
             f"{SENDERS} threads, each waits until its pack is durable (fsync); {total:,} messages, all read back.",
-            [Contender(ROWS, lambda: run(RowLog)), Contender(BLOCKS, lambda: run(_blocks))],
+            [Contender(ROWS, lambda: run(RowLog)), Contender(BLOCKS, lambda: run(BlockLog))],
         )
 
     def write_batches(self, payload: int, pool: Sequence[bytes], pools: int) -> Comparison:
@@ -92,8 +88,8 @@ class LogBench:
             f"Each batch is durable (fsync) before the next; {pools * POOL:,} messages, all read back.",
             [
                 Contender(f"{ROWS}, lists of {MOST_ROWS:,}", lambda: run(RowLog, lists * pools)),
-                Contender(f"{BLOCKS}, lists of {MOST_ROWS:,}", lambda: run(_blocks, lists * pools)),
-                Contender(f"{BLOCKS}, Arrow of {POOL:,}", lambda: run(_blocks, [batch] * pools)),
+                Contender(f"{BLOCKS}, lists of {MOST_ROWS:,}", lambda: run(BlockLog, lists * pools)),
+                Contender(f"{BLOCKS}, Arrow of {POOL:,}", lambda: run(BlockLog, [batch] * pools)),
             ],
         )
 
@@ -119,8 +115,8 @@ class LogBench:
             f"{total:,} messages in order, their ids checked, acknowledged batch by batch; all columns decoded.",
             [
                 Contender(f"{ROWS}, one by one", lambda: run(RowLog, one_by_one)),
-                Contender(f"{BLOCKS}, one by one", lambda: run(_blocks, one_by_one)),
-                Contender(f"{BLOCKS}, Arrow", lambda: run(_blocks, arrow)),
+                Contender(f"{BLOCKS}, one by one", lambda: run(BlockLog, one_by_one)),
+                Contender(f"{BLOCKS}, Arrow", lambda: run(BlockLog, arrow)),
             ],
         )
 
@@ -135,7 +131,7 @@ class LogBench:
             "Wait for a lone message",
             "ms",
             f"One thread sends 4 B, waits until durable (fsync), and so on; median of {turns:,}. Less is better.",
-            [Contender(ROWS, lambda: run(RowLog)), Contender(BLOCKS, lambda: run(_blocks))],
+            [Contender(ROWS, lambda: run(RowLog)), Contender(BLOCKS, lambda: run(BlockLog))],
         )
 
     @contextlib.contextmanager

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.loads import (
     POOL,
-    BlockLog,
     Peer,
+    StoreLog,
     bodies,
     check_columns,
     check_ids,
@@ -117,7 +117,7 @@ class MysqlBench:
             _fill(peer, batch, pools)
             return self._timed(lambda: check_ids(peer.messages(), total), total, writes=False)
 
-        def arrow(peer: BlockLog) -> Sample:
+        def arrow(peer: StoreLog) -> Sample:
             _fill(peer, batch, pools)
             return self._timed(lambda: check_columns(peer.columns(), total), total, writes=False)
 
@@ -162,8 +162,8 @@ class MysqlBench:
             peer.close()
             self._drop_tables()
 
-    def _blocks(self, name: str) -> BlockLog:
-        return BlockLog(self._url, name)
+    def _blocks(self, name: str) -> StoreLog:
+        return StoreLog(self._url, name)
 
     def _rows(self, name: str) -> FollowedPeer:
         from millstream.bench.mysql_rows import MysqlRows  # which needs the driver
