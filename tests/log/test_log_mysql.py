@@ -20,6 +20,7 @@ from millstream.cli.main import run
 from millstream.core.clock import VirtualClock
 from millstream.log import (
     CorruptBlockError,
+    DamagedLogError,
     FencedError,
     IdRange,
     Log,
@@ -32,6 +33,7 @@ from millstream.log import (
     StorageError,
     StorageReadOnlyError,
     StorageUnavailableError,
+    WriterFailedError,
     open_store,
 )
 from millstream.log.mysql import MysqlBackend, masked, parse_place
@@ -317,6 +319,23 @@ def test_a_server_that_is_not_there_is_named_at_once() -> None:
         open_store("mysql://me:s3cret@127.0.0.1:1/db")
 
 
+def test_a_server_that_becomes_read_only_is_named_and_the_writer_stops(
+    database: str, connection: Connection, set_global: Callable[[str, int], None]
+) -> None:
+    connection.execute("CREATE OR REPLACE USER 'reader'@'%' IDENTIFIED BY 's3cret'")
+    connection.execute(f"GRANT ALL ON {parse_place(database).database}.* TO 'reader'@'%'")
+    with open_store(f"mysql://reader:s3cret@{database.rpartition('@')[2]}") as store:
+        writer = store.log(SPEC).writer()
+        writer.append([b"a"])
+        set_global("read_only", 1)
+        with pytest.raises(WriterFailedError, match="can only be read") as caught:
+            writer.append([b"b"])
+        assert isinstance(caught.value.__cause__, StorageReadOnlyError)
+        with pytest.raises(StorageReadOnlyError):
+            writer.close()
+        assert store.log(SPEC).last_id == 1
+
+
 # Packets
 
 
@@ -402,6 +421,12 @@ def test_damage_in_the_middle_is_never_skipped(log: Log, connection: Connection,
     with pytest.raises(MissingBlockError):
         list(log.read(31))
     assert len(log.verify().problems) == 2
+
+
+def test_a_missing_tail_keeps_writers_out(log: Log, connection: Connection, table: str) -> None:
+    connection.execute(f"DELETE FROM {table} WHERE first_id = 41")
+    with pytest.raises(DamagedLogError, match="should end at id 50"):
+        log.writer()
 
 
 def test_reading_by_id_uses_the_index(log: Log, connection: Connection, table: str) -> None:
