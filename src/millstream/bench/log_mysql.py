@@ -25,6 +25,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.log import open_store
 from millstream.log.mysql.driver import choose_driver
 from millstream.log.mysql.place import Place, parse_place
+from millstream.log.mysql.server import compare_server
 from millstream.testing import services
 
 SENDERS, PACK = 1000, 200
@@ -69,6 +70,7 @@ class MysqlBench:
         self._place: Place = parse_place(url)
         self._clock = clock
         self._numbers = itertools.count()
+        self._server, _ = compare_server(self._place)
 
     def write(self, payload: int, turns: int, *, senders: int = SENDERS) -> Comparison:
         """Many senders, each of which waits for its pack."""
@@ -80,7 +82,8 @@ class MysqlBench:
             return sample
 
         conditions = (
-            f"{senders:,} threads, each waits until its pack is durable (fsync); {total:,} messages, read back."
+            f"{senders:,} threads, each waits until its pack is durable (fsync); {total:,} messages, read back. "
+            f"Server {self._server}."
         )
         return self._comparison(f"Write, {payload:,} B, packs of {PACK}", conditions, work)
 
@@ -103,7 +106,7 @@ class MysqlBench:
 
         conditions = (
             f"{senders:,} threads, each waits until its pack is durable, and one that reads and acknowledges "
-            f"every message, all in one process; {total:,} messages."
+            f"every message, all in one process; {total:,} messages. Server {self._server}."
         )
         return self._comparison(f"Write and read at once, {payload:,} B, packs of {PACK}", conditions, work)
 
