@@ -11,6 +11,7 @@ from millstream.core.clock import SystemClock
 from millstream.log import LogStore
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
+from millstream.log.mysql import MysqlBackend, parse_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.testing.logs import BackendConformance, LogStoreConformance
@@ -55,6 +56,29 @@ class TestSegmentsBackend(BackendConformance):
     @pytest.fixture
     def open_backend(self, open_segments: Callable[[], Backend]) -> Callable[[], Backend]:
         return open_segments
+
+
+@pytest.fixture
+def open_mysql(database: str, opened: list[Backend]) -> Callable[[], Backend]:
+    place = parse_place(database)
+
+    def open_backend() -> Backend:
+        opened.append(MysqlBackend(place, SystemClock()))
+        return opened[-1]
+
+    return open_backend
+
+
+class TestMysqlBackend(BackendConformance):
+    @pytest.fixture
+    def open_backend(self, open_mysql: Callable[[], Backend]) -> Callable[[], Backend]:
+        return open_mysql
+
+
+class TestMysqlLogStore(LogStoreConformance):
+    @pytest.fixture
+    def open_logs(self, open_mysql: Callable[[], Backend]) -> Callable[[], LogStore]:
+        return lambda: LogStore(open_mysql(), SystemClock())
 
 
 class TestMemoryBackend(BackendConformance):

@@ -15,12 +15,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Self, TypeVar
 
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, LogStore, Message, WriterBusyError, open_store
+from millstream.log import Log, LogSpec, LogStore, Message, WriterBusyError, open_store
+from millstream.log.mysql import parse_place
+from millstream.log.mysql.driver import ServerError, choose_driver
+from millstream.testing import services
 
 CHILDREN = Path(__file__).parent / "children"
 SPEC = LogSpec("torture")
@@ -29,8 +32,11 @@ FENCED, FAILED = 7, 8
 Result = TypeVar("Result")
 
 
-@pytest.fixture(params=["sqlite", "segments"])
+@pytest.fixture(params=["sqlite", "segments", "mysql"])
 def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    if request.param == "mysql":
+        database: str = request.getfixturevalue("database")
+        return database
     return f"{request.param}:///{tmp_path / 'log.db'}"
 
 
@@ -131,6 +137,7 @@ def test_p10_one_writer_two_processes_that_fight_for_a_log_never_interleave(url:
         assert bodies == [(0, turn, n) for turn in range(1, len(bodies) // 5 + 1) for n in range(5)]
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_disk_full_fails_cleanly_and_the_log_goes_on_when_there_is_room(url: str) -> None:
     with open_store(url) as store, store.log(SPEC).writer() as writer:
         writer.append([b"before"])
@@ -224,6 +231,64 @@ def test_a_store_handed_to_another_process_says_how_to_open_it_there(url: str) -
                 thing.__reduce__()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.usefixtures("mariadb")
+@pytest.mark.parametrize("driver", ["text", "binary"])
+def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(driver: str, kills: int) -> None:
+    """Writer and reader are not told: they wait for the server, and go on."""
+    if driver == "binary":
+        pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
+    draw = random.Random(4)
+    with services.private("mariadb") as server, open_store(f"{server.url}torture?driver={driver}") as store:
+        url = store.url
+        log = store.log(SPEC)
+        with child("append.py", url, "7", "15", "0") as process, Follower(log) as follower:
+            confirmed: list[tuple[int, ...]] = []
+            for _ in range(kills // 5):
+                confirmed += [numbers(line) for line in lines(process, draw.randint(5, 60)) if line[0] != "r"]
+                server.kill()
+                server.start()
+            confirmed += [numbers(line) for line in lines(process, 20)]
+            process.kill()
+            confirmed += [numbers(line) for line in process.stdout or () if line.endswith("\n")]
+            follower.wait_for(confirmed[-1][2])
+        check_confirmed(store, confirmed)
+        with log.writer("child") as writer:
+            check_sequence(store, 0, writer.sequence)
+            assert writer.sequence >= confirmed[-1][0]
+        assert follower.seen == list(range(1, len(follower.seen) + 1)), "each id once, in order"
+
+
+class Follower:
+    """A reader in a thread that follows the log, whatever happens to its server."""
+
+    def __init__(self, log: Log) -> None:
+        self.seen: list[int] = []
+        self._reader = log.reader("follower")
+        self._moved = threading.Condition()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+        self._thread.join(60)
+
+    def wait_for(self, last_id: int) -> None:
+        with self._moved:
+            assert self._moved.wait_for(lambda: self.seen and self.seen[-1] >= last_id, 60)
+
+    def _run(self) -> None:
+        for batch in self._reader.batches(follow=True):
+            with self._moved:
+                self.seen += range(batch.first_id, batch.last_id + 1)
+                self._moved.notify_all()
+            self._reader.ack(batch.ids)
+
+
 @contextlib.contextmanager
 def child(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A process of tests/log/children that is certainly gone afterwards."""
@@ -252,6 +317,8 @@ def stop(process: subprocess.Popen[str], store: LogStore) -> None:
 
 def is_free(url: str) -> bool:
     """Whether nobody is inside a transaction of the store."""
+    if url.startswith("mysql:"):
+        return is_free_of_writers(url)
     scheme, _, path = url.partition(":///")
     if scheme == "segments":
         with (Path(path) / "logs" / SPEC.name / "lock").open() as lock:
@@ -265,6 +332,18 @@ def is_free(url: str) -> bool:
         connection.execute("BEGIN IMMEDIATE")
         return True
     except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.close()
+
+
+def is_free_of_writers(url: str) -> bool:
+    place = parse_place(url)
+    connection = choose_driver(place)(place)
+    try:
+        connection.rows("SELECT name FROM millstream_logs FOR UPDATE NOWAIT")
+        return True
+    except ServerError:
         return False
     finally:
         connection.close()

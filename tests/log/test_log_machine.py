@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from millstream.core.clock import VirtualClock
 from millstream.core.message import Message, to_arrow
 from millstream.log import FencedError, IdRange, LogSpec, LogStore, WriterBusyError
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
+from millstream.log.mysql import MysqlBackend, parse_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 
@@ -37,6 +46,8 @@ runs = st.lists(messages, min_size=1, max_size=40)
 class LogMachine(RuleBasedStateMachine):
     """Every rule does to the log what the model does to a list and a set."""
 
+    lease = LEASE
+
     def backend(self) -> Backend:
         raise LookupError("each backend has its own machine")
 
@@ -50,7 +61,7 @@ class LogMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.stores.append(LogStore(self.backend(), self.clock, lease_seconds=LEASE))
+        self.stores.append(LogStore(self.backend(), self.clock, lease_seconds=self.lease))
         self.log = self.stores[-1].log(SPEC)
         self.writer = self.log.writer("importer")
         self.reader = self.log.reader("worker")
@@ -92,7 +103,7 @@ class LogMachine(RuleBasedStateMachine):
         """The store is dropped without being closed; its acknowledgements of the last moment may be lost."""
         stale = self.writer
         self.reader.flush()
-        other = LogStore(self.backend(), self.clock, lease_seconds=LEASE).log(SPEC)
+        other = LogStore(self.backend(), self.clock, lease_seconds=self.lease).log(SPEC)
         with pytest.raises(WriterBusyError):
             other.writer()
         self.backend_of(stale).release_lease(SPEC.name, epoch=self.epoch())
@@ -195,6 +206,25 @@ class SegmentsLogMachine(LogMachine):
     def teardown(self) -> None:
         super().teardown()
         shutil.rmtree(self.folder)
+
+
+class MysqlLogMachine(LogMachine):
+    lease = 600.0  # on the server's clock, which does not stand still while an example runs
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def backend(self) -> Backend:
+        return MysqlBackend(parse_place(self.url), self.clock)
+
+
+def test_the_log_in_mysql_is_like_a_list(database: str, empty_database: Callable[[str], None]) -> None:
+    def machine() -> LogMachine:
+        empty_database(database)
+        return MysqlLogMachine(database)
+
+    run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES // 16, stateful_step_count=15))
 
 
 TestMemoryLogMachine = MemoryLogMachine.TestCase

@@ -35,14 +35,12 @@ class Peer(Protocol):
     def close(self) -> None: ...
 
 
-class BlockLog:
-    """Our log in SQLite, as a peer."""
+class StoreLog:
+    """Our log *name* in the store at *url*, as a peer."""
 
-    scheme = "sqlite"
-
-    def __init__(self, path: Path) -> None:
-        self._store = open_store(f"{self.scheme}:///{path}")
-        self._log = self._store.log(LogSpec("bench"))
+    def __init__(self, url: str, name: str = "bench") -> None:
+        self._store = open_store(url)
+        self._log = self._store.log(LogSpec(name))
         self._writer = self._log.writer()
 
     def append(self, bodies: Sequence[bytes] | pa.RecordBatch) -> object:
@@ -57,6 +55,16 @@ class BlockLog:
                     yield message.id, message.body
                 reader.ack(batch.ids)
 
+    def follow(self, total: int) -> Iterator[tuple[int, bytes]]:
+        """The first *total* messages as they come in, acknowledged batch by batch."""
+        with self._log.reader("follower") as reader:
+            for batch in reader.batches(follow=True):
+                for message in batch:
+                    yield message.id, message.body
+                reader.ack(batch.ids)
+                if batch.last_id >= total:
+                    return
+
     def columns(self) -> Iterator[pa.RecordBatch]:
         """All of them in order as Arrow, acknowledged batch by batch."""
         with self._log.reader("bench") as reader:
@@ -70,10 +78,18 @@ class BlockLog:
         self._store.close()
 
 
-class SegmentLog(BlockLog):
+class BlockLog(StoreLog):
+    """Our log in SQLite, as a peer."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"sqlite:///{path}")
+
+
+class SegmentLog(StoreLog):
     """Our log in segment files, as a peer."""
 
-    scheme = "segments"
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"segments:///{path}")
 
 
 def bodies(payload: int) -> list[bytes]:
@@ -84,14 +100,20 @@ def bodies(payload: int) -> list[bytes]:
     return [_record(draw, number, payload) for number in range(POOL)]
 
 
-def send(append: Callable[[Sequence[bytes]], object], packs: Sequence[Sequence[bytes]], turns: int) -> None:
-    """Let :data:`SENDERS` threads append *turns* packs each, each waiting for one before it sends the next."""
+def send(
+    append: Callable[[Sequence[bytes]], object],
+    packs: Sequence[Sequence[bytes]],
+    turns: int,
+    *,
+    senders: int = SENDERS,
+) -> None:
+    """Let *senders* threads append *turns* packs each, each waiting for one before it sends the next."""
 
     def sender(number: int) -> None:
         for turn in range(turns):
-            append(packs[(number + turn * SENDERS) % len(packs)])
+            append(packs[(number + turn * senders) % len(packs)])
 
-    threads = [threading.Thread(target=sender, args=(number,)) for number in range(SENDERS)]
+    threads = [threading.Thread(target=sender, args=(number,)) for number in range(senders)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -100,9 +122,9 @@ def send(append: Callable[[Sequence[bytes]], object], packs: Sequence[Sequence[b
 
 def timed(work: Callable[[], object], count: int, path: Path, clock: Clock) -> Sample:
     """How many of *count* messages a second *work* does, the CPU it takes, and the bytes on disk at *path* then."""
-    cpu, begin = _cpu_seconds(), clock.monotonic()
+    cpu, begin = cpu_seconds(), clock.monotonic()
     work()
-    seconds, cpu = clock.monotonic() - begin, _cpu_seconds() - cpu
+    seconds, cpu = clock.monotonic() - begin, cpu_seconds() - cpu
     size = sum(
         file.stat().st_size for file in [path.with_name(f"{path.name}-wal"), path, *path.rglob("*")] if file.is_file()
     )
@@ -150,6 +172,7 @@ def _record(draw: random.Random, number: int, payload: int) -> bytes:
     return text[:payload]
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """The CPU seconds that this process has used."""
     usage = getrusage(RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,18 +19,14 @@ MOST_ROWS = 10_000  # in a transaction, as in the document's shard buffer
 _READ_IDS = 50_000  # at a time, as in the document's receiver
 
 
-class RowLog:
-    """A log of one row a message."""
+class GroupedRows(ABC):
+    """Senders that share transactions; a peer says how one is committed."""
 
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        for shard in range(SHARDS):
-            self._db.execute(f"CREATE TABLE queue_bench_004_{shard:04d} (id INTEGER PRIMARY KEY, data BLOB)")
-        self._db.execute("CREATE TABLE queue_bench_004_0000_pointers (id TEXT PRIMARY KEY, ptr INTEGER)")
+    most_rows = MOST_ROWS
+
+    def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._pending: list[Sequence[bytes]] = []
+        self._pending: deque[Sequence[bytes]] = deque()
         self._given = self.last_id = 0
         self._committing = False
 
@@ -43,6 +41,37 @@ class RowLog:
                     self._changed.wait()
                 else:
                     self._lead()
+
+    def _lead(self) -> None:
+        bodies: list[bytes] = []
+        while self._pending and len(bodies) < self.most_rows:
+            bodies += self._pending.popleft()
+        self._committing = True
+        self._changed.release()
+        try:
+            self._commit(bodies)
+        finally:
+            self._changed.acquire()
+            self._committing = False
+            self.last_id += len(bodies)
+            self._changed.notify_all()
+
+    @abstractmethod
+    def _commit(self, bodies: list[bytes]) -> None:
+        """Store *bodies* after :attr:`last_id`, durably."""
+
+
+class RowLog(GroupedRows):
+    """A log of one row a message."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        for shard in range(SHARDS):
+            self._db.execute(f"CREATE TABLE queue_bench_004_{shard:04d} (id INTEGER PRIMARY KEY, data BLOB)")
+        self._db.execute("CREATE TABLE queue_bench_004_0000_pointers (id TEXT PRIMARY KEY, ptr INTEGER)")
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         """All messages in order: the shards' rows merged by id, and the pointer of a consumer moved after each part."""
@@ -61,20 +90,6 @@ class RowLog:
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
-
-    def _lead(self) -> None:
-        bodies: list[bytes] = []
-        while self._pending and len(bodies) < MOST_ROWS:
-            bodies += self._pending.pop(0)
-        self._committing = True
-        self._changed.release()
-        try:
-            self._commit(bodies)
-        finally:
-            self._changed.acquire()
-            self._committing = False
-            self.last_id += len(bodies)
-            self._changed.notify_all()
 
     def _commit(self, bodies: list[bytes]) -> None:
         first = self.last_id + 1

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, print_json
+from millstream.log.mysql.place import masked
 from millstream.settings import load_settings
 
 
@@ -23,10 +24,14 @@ def config() -> None:
 @click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
 @json_option
 def show(data: str | None, path: Path | None, as_json: bool) -> None:
-    """Print every setting with its origin: default, the settings file, environment or flag."""
+    """Print every setting with its origin: default, the settings file, environment or flag. Passwords are hidden."""
     settings, origins = load_settings({"data": data}, config=path)
     rows = [
-        {"setting": name, "value": value, "origin": origins.get(name, "default")}
+        {
+            "setting": name,
+            "value": masked(value) if isinstance(value, str) else value,
+            "origin": origins.get(name, "default"),
+        }
         for name, value in flatten(msgspec.to_builtins(settings))
     ]
     for row in rows:

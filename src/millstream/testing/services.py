@@ -21,6 +21,7 @@ import msgspec
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.log.mysql.server import CONFIGURATION
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -60,10 +61,16 @@ class Service(Protocol):
 
 
 class MariaDB:
-    """MariaDB with durable settings: every commit is on the disk before it is confirmed."""
+    """MariaDB with the settings that we ship: every commit is on the disk before it is confirmed.
 
-    name = "mariadb"
+    Tests need no large server; a *whole* one has the shipped sizes as well, for benchmarks.
+    """
+
     package = "mariadb-server"
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.name = "mariadb-whole" if whole else "mariadb"
+        self._sizes = [] if whole else ["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"]
 
     def prepare(self, folder: Path) -> None:
         _run(
@@ -77,10 +84,9 @@ class MariaDB:
     def command(self, folder: Path, port: int) -> Sequence[str]:
         return [
             _program("mariadbd", self.package),
-            "--no-defaults", f"--datadir={folder / 'data'}", f"--socket={folder / 'server.sock'}",
+            f"--defaults-file={CONFIGURATION}", f"--datadir={folder / 'data'}", f"--socket={folder / 'server.sock'}",
             f"--pid-file={folder / 'server.pid'}", "--bind-address=127.0.0.1", f"--port={port}", *self._user(),
-            "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=1", "--innodb-buffer-pool-size=128M",
-            "--max-allowed-packet=64M", "--character-set-server=utf8mb4",
+            "--skip-name-resolve", "--character-set-server=utf8mb4", *self._sizes,
         ]  # fmt: skip
 
     def url(self, port: int) -> str:
@@ -91,7 +97,7 @@ class MariaDB:
         return ["--user=root"] if os.geteuid() == 0 else []
 
 
-SERVICES: dict[str, Service] = {"mariadb": MariaDB()}
+SERVICES: dict[str, Service] = {"mariadb": MariaDB(), "mariadb-whole": MariaDB(whole=True)}
 
 
 @contextlib.contextmanager
@@ -101,7 +107,7 @@ def running(name: str, *, clock: Clock | None = None) -> Iterator[Running]:
     ``MILLSTREAM_TEST_<NAME>_URL`` names one that is already there. Raises :class:`ServiceMissingError` with the
     package to install, :class:`ServiceError` where the server does not come up.
     """
-    url = os.environ.get(f"MILLSTREAM_TEST_{name.upper()}_URL")
+    url = os.environ.get(f"MILLSTREAM_TEST_{name.upper().replace('-', '_')}_URL")
     if url:
         yield Running(url, "environment")
         return
@@ -109,25 +115,65 @@ def running(name: str, *, clock: Clock | None = None) -> Iterator[Running]:
     if kept.exists():
         yield Running(kept.read_text("utf-8"), "running")
         return
-    with _private(SERVICES[name], clock or SystemClock()) as private:
-        yield private
+    with private(name, clock=clock) as server:
+        yield Running(server.url, "private")
 
 
 @contextlib.contextmanager
-def _private(service: Service, clock: Clock) -> Iterator[Running]:
-    with tempfile.TemporaryDirectory(prefix=f"millstream-{service.name}-") as name:
-        folder = Path(name)
-        service.prepare(folder)
-        port = _free_port()
-        with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                service.command(folder, port), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder
-            )
+def private(name: str, *, clock: Clock | None = None, folder: Path | None = None) -> Iterator[Server]:
+    """A private server *name* for the length of a ``with`` block, to be killed and started again at will.
+
+    It lives in a new folder under *folder* (the system's temporary folder without it). Raises
+    :class:`ServiceMissingError`, :class:`ServiceError`.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"millstream-{name}-", dir=folder) as own:
+        SERVICES[name].prepare(Path(own))
+        server = Server(SERVICES[name], Path(own), clock or SystemClock())
         try:
-            _await(process, port, folder / "server.log", clock)
-            yield Running(service.url(port), "private")
+            server.start()
+            yield server
         finally:
-            _stop(process)
+            server.stop()
+
+
+class Server:
+    """A private server in *folder*, on the same port of loopback each time it is started."""
+
+    def __init__(self, service: Service, folder: Path, clock: Clock) -> None:
+        self._service = service
+        self._folder = folder
+        self._clock = clock
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return self._service.url(self._port)
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises :class:`ServiceError`."""
+        path = self._folder / "server.log"
+        with path.open("ab") as log:
+            command = self._service.command(self._folder, self._port)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder
+            )
+        _await(self._process, self._port, path, self._clock)
+
+    def kill(self) -> None:
+        """Let it die in mid-sentence, as when the machine's memory runs out."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End it in its own way, or kill it where that takes too long."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+            self.kill()
 
 
 def _await(process: subprocess.Popen[bytes], port: int, log: Path, clock: Clock) -> None:
@@ -139,15 +185,6 @@ def _await(process: subprocess.Popen[bytes], port: int, log: Path, clock: Clock)
         clock.sleep(0.05)
     text = log.read_text("utf-8", "replace")[-2000:]
     raise ServiceError(f"the server did not answer on port {port}; the end of its log:\n{text}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _free_port() -> int:
@@ -178,7 +215,7 @@ def main(name: str) -> None:
     """Keep the server *name* running, and known to tests, until the process is interrupted."""
     kept = _kept(name)
     kept.parent.mkdir(mode=0o700, exist_ok=True)
-    with _private(SERVICES[name], SystemClock()) as server:
+    with private(name) as server:
         kept.write_text(server.url, "utf-8")
         try:
             print(server.url, flush=True)

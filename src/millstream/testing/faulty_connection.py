@@ -1,0 +1,69 @@
+"""A database connection that fails on demand: before a statement is sent, or after its reply was lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from millstream.log.mysql.driver import Connection, Driver, ServerError, Value
+from millstream.log.mysql.place import Place
+
+LOST, DEADLOCK, LOCK_WAIT = 2013, 1213, 1205
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """The next statement that begins with *statement* fails with the server's error *number*, *when* it is due."""
+
+    statement: str
+    when: Literal["before", "after"] = "before"
+    number: int = LOST
+
+
+class FaultyDriver:
+    """Connects through *driver*; the first of ``faults`` waits for its statement, then the next one does."""
+
+    def __init__(self, driver: Driver, *faults: Fault) -> None:
+        self._driver = driver
+        self.faults = deque(faults)
+        self.connections = 0
+
+    def __call__(self, place: Place, *, database: bool = True) -> Connection:
+        """Connect."""
+        self.connections += 1
+        return _FaultyConnection(self._driver(place, database=database), self.faults)
+
+
+class _FaultyConnection:
+    def __init__(self, connection: Connection, faults: deque[Fault]) -> None:
+        self._connection = connection
+        self._faults = faults
+
+    def execute(self, statement: str, *values: Value) -> int:
+        fault = self._take(statement)
+        found = self._connection.execute(statement, *values)
+        self._fail(fault)
+        return found
+
+    def rows(self, statement: str, *values: Value) -> Sequence[tuple[Any, ...]]:
+        fault = self._take(statement)
+        found = self._connection.rows(statement, *values)
+        self._fail(fault)
+        return found
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _take(self, statement: str) -> Fault | None:
+        if not self._faults or not statement.lstrip().startswith(self._faults[0].statement):
+            return None
+        fault = self._faults.popleft()
+        if fault.when == "before":
+            self._fail(fault)
+        return fault
+
+    def _fail(self, fault: Fault | None) -> None:
+        if fault is not None:
+            raise ServerError(fault.number, "a fault that a test asked for")
