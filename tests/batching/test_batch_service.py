@@ -118,7 +118,7 @@ def test_ticks_close_quiet_sources_and_a_replay_needs_no_timer(tmp_path):
         assert given(store.log(LogSpec("again"))) == given(store.log(LogSpec("out"))) != ([], [])
 
 
-def test_p3_restart_goes_on_from_the_state_file_or_without_it_from_the_start(store, tmp_path):
+def test_p5_restart_goes_on_from_the_state_file_or_without_it_from_the_start(store, tmp_path):
     messages = traffic(2, 300)
     with store.log(LogSpec("in")).writer() as writer:
         for first in range(0, 300, 60):
@@ -133,7 +133,7 @@ def test_p3_restart_goes_on_from_the_state_file_or_without_it_from_the_start(sto
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_p3_a_service_that_is_killed_loses_nothing_and_gives_nothing_twice(tmp_path, size):
+def test_p5_a_service_that_is_killed_loses_nothing_and_gives_nothing_twice(tmp_path, size):
     url, draw = f"sqlite:///{tmp_path / 'log.db'}", random.Random(3)
     with open_store(url) as store, store.log(LogSpec("in")).writer() as writer:
         writer.append(traffic(3, 60_000 if size == "long" else 6000))

@@ -136,7 +136,7 @@ def test_the_batcher_gives_what_the_plain_rule_gives(scenario):
 
 @many
 @given(scenarios(digests=("",)), st.data())
-def test_p1_arrival_no_delay_within_the_limit_changes_a_batch(scenario, data):
+def test_p5_arrival_no_delay_within_the_limit_changes_a_batch(scenario, data):
     config, events = scenario
     delays = data.draw(
         st.lists(st.integers(-config.lead, config.max_delay), min_size=len(events), max_size=len(events))
@@ -153,7 +153,7 @@ def test_p1_arrival_no_delay_within_the_limit_changes_a_batch(scenario, data):
 
 @many
 @given(scenarios(), st.data())
-def test_p2_chunking_and_ticks_change_nothing(scenario, data):
+def test_p5_chunking_and_ticks_change_nothing(scenario, data):
     config, events = scenario
     batches, rejects, clock = in_pieces(config, events, data)
     expected, refused = plain_batches(events, config, clock)
@@ -165,7 +165,7 @@ def test_p2_chunking_and_ticks_change_nothing(scenario, data):
 
 @many
 @given(scenarios(), st.data())
-def test_p3_restart_between_any_two_calls_changes_nothing(scenario, data):
+def test_p5_restart_between_any_two_calls_changes_nothing(scenario, data):
     config, events = scenario
     batches, rejects, clock = in_pieces(config, events, data, restarts=True)
     assert (by_start(batches), by_id(rejects)) == plain_batches(events, config, clock)
@@ -173,7 +173,7 @@ def test_p3_restart_between_any_two_calls_changes_nothing(scenario, data):
 
 @many
 @given(scenarios())
-def test_p4_a_stream_gives_what_a_batch_job_gives(scenario):
+def test_p5_a_stream_gives_what_a_batch_job_gives(scenario):
     config, events = scenario
     stream = sorted(events, key=lambda event: (event.received_at, event.id))
     batcher, emitted = Batcher.of(config), []
@@ -196,7 +196,7 @@ def test_p5_determinism_conserves_every_record_exactly_once(scenario, data):
 
 @many
 @given(scenarios())
-def test_p6_shape_batches_fit_window_and_caps_with_one_record_a_key_and_do_not_overlap(scenario):
+def test_p5_shape_batches_fit_window_and_caps_with_one_record_a_key_and_do_not_overlap(scenario):
     config, events = scenario
     known = {event.id: event for event in events}
     batches = at_once(config, events)[0]
@@ -222,7 +222,7 @@ def test_p6_shape_batches_fit_window_and_caps_with_one_record_a_key_and_do_not_o
 
 @many
 @given(scenarios(span=40))
-def test_p7_latency_a_batch_comes_on_the_very_tick_it_names_and_no_later_than_its_end(scenario):
+def test_p5_latency_a_batch_comes_on_the_very_tick_it_names_and_no_later_than_its_end(scenario):
     config, events = scenario
     batcher = Batcher.of(config)
     for tick in range(-20, 160):
@@ -235,7 +235,7 @@ def test_p7_latency_a_batch_comes_on_the_very_tick_it_names_and_no_later_than_it
 
 @many
 @given(scenarios())
-def test_p8_resync_cutting_the_input_at_a_gap_wider_than_the_window_changes_nothing(scenario):
+def test_p5_resync_cutting_the_input_at_a_gap_wider_than_the_window_changes_nothing(scenario):
     config, events = scenario
     whole = [batch.batch for batch in at_once(config, events)[0]]
     taken = [e for e in events if -config.lead <= e.received_at - e.event_time <= config.max_delay]
@@ -252,7 +252,7 @@ def test_p8_resync_cutting_the_input_at_a_gap_wider_than_the_window_changes_noth
     assert [batch.batch for part in parts for batch in at_once(config, part)[0]] == whole
 
 
-def test_p9_no_wall_clock_or_chance_is_known_to_the_core():
+def test_p5_no_wall_clock_or_chance_is_known_to_the_core():
     for path in Path(millstream.batching.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -262,7 +262,7 @@ def test_p9_no_wall_clock_or_chance_is_known_to_the_core():
 
 @many
 @given(scenarios(), st.integers(0, 50))
-def test_p10_raising_the_delay_changes_no_batch_when_nothing_was_late(scenario, more):
+def test_p5_raising_the_delay_changes_no_batch_when_nothing_was_late(scenario, more):
     config, events = scenario
     punctual = [e for e in events if -config.lead <= e.received_at - e.event_time <= config.max_delay]
     patient = msgspec.structs.replace(config, max_delay=config.max_delay + more)
@@ -272,7 +272,7 @@ def test_p10_raising_the_delay_changes_no_batch_when_nothing_was_late(scenario, 
 
 @many
 @given(scenarios(at_event_configs))
-def test_p11_maximality_no_batch_could_take_the_first_instant_of_the_next(scenario):
+def test_p5_maximality_no_batch_could_take_the_first_instant_of_the_next(scenario):
     config, events = scenario
     known = {event.id: event for event in events}
     batches = at_once(config, events)[0]
@@ -289,7 +289,7 @@ def test_p11_maximality_no_batch_could_take_the_first_instant_of_the_next(scenar
 
 @many
 @given(scenarios(st.builds(BatchConfig, st.integers(0, 40), st.integers(0, 25), conflict_cut=st.just("midpoint"))))
-def test_p11_a_midpoint_cut_parts_a_clashing_pair_at_its_middle(scenario):
+def test_p5_a_midpoint_cut_parts_a_clashing_pair_at_its_middle(scenario):
     config, events = scenario
     known = {event.id: event for event in events}
     batches = at_once(config, events)[0]
@@ -311,7 +311,7 @@ def test_p11_a_midpoint_cut_parts_a_clashing_pair_at_its_middle(scenario):
         [("a", 1), ("b", 2), ("c", 3), ("a", 5)],
     ],
 )
-def test_p1_every_one_of_the_delay_assignments_of_four_events_has_one_outcome(spots, cut):
+def test_p5_every_one_of_the_delay_assignments_of_four_events_has_one_outcome(spots, cut):
     outcomes = set()
     for delays in itertools.product(range(7), repeat=4):
         events = [

@@ -106,7 +106,7 @@ def test_punctual_records_come_out_as_if_nothing_had_been_late(config, records):
 
 @many
 @given(late_configs(), events)
-def test_p7_latency_every_batch_comes_on_the_tick_it_names(config, records):
+def test_p5_latency_every_batch_comes_on_the_tick_it_names(config, records):
     batcher = Batcher.of(config)
     for tick in range(-20, 2 * SPAN):
         outcomes = [batcher.advance(tick), batcher.receive_many([e for e in records if e.received_at == tick])]

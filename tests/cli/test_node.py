@@ -77,7 +77,7 @@ def test_a_batch_service_goes_on_in_the_next_node_by_the_rules_in_the_settings(t
     settings = Settings(data=str(tmp_path), batching=BatchingSettings(Duration(50), Duration(20), max_count=2))
     clock = VirtualClock()
     for _ in range(2):
-        with Node.open(settings, clock) as node, node.store.log(LogSpec("in")).writer() as writer:
+        with Node.open(settings, clock, create=True) as node, node.store.log(LogSpec("in")).writer() as writer:
             writer.append([Message(b"x", f"k{number}", "pump") for number in range(6)])
             service = node.batch_service("in", "out", ticks=writer)
             assert service.step() == 6
