@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from millstream.demo.summary import Summary, print_summary, write_page
 from millstream.demo.userfile import UserRecords, read_records
 from millstream.node import Node
 from millstream.settings import FILE_NAME, PRIMARY_URL, Settings, StoreSettings
+from millstream.stores import hash_stream
 
 ROAD = "demo"
 """The folder, in the data folder, of the demo's own records."""
@@ -104,4 +104,4 @@ def _hash(path: Path | None) -> str:
     if path is None:
         return ""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hash_stream(file).sha256

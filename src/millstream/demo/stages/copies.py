@@ -18,10 +18,10 @@ from millstream.mill.producer import plan_space_duplication
 from millstream.mill.recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers import Tally
-from millstream.stores import AlreadyExistsError, Store, all_entries
+from millstream.stores import CAS_SPACE, AlreadyExistsError, Store, all_entries
 
 PRIMARY, COPIES = "primary", ("second", "third")
-FILES_SPACE, CAS_SPACE = "python-stdlib", "cas"
+FILES_SPACE = "python-stdlib"
 SPACES = (CAS_SPACE, FILES_SPACE)
 _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
 

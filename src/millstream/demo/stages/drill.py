@@ -12,12 +12,12 @@ import msgspec
 from millstream.core.durable import write_durably
 from millstream.demo.errors import DemoError
 from millstream.demo.road import Done, Walk
-from millstream.demo.stages.copies import CAS_SPACE, COPIES, FILES_SPACE, SPACES
+from millstream.demo.stages.copies import COPIES, FILES_SPACE, SPACES
 from millstream.mill.tasks import QueueName, Repair, encode_task
 from millstream.node import Node
 from millstream.pipeline.jobs.integrity import run_integrity
 from millstream.pipeline.jobs.report import Judged, SpaceSweep, run_report
-from millstream.stores import ItemNotFoundError, LocalStore
+from millstream.stores import CAS_SPACE, ItemNotFoundError, LocalStore, hash_stream
 from millstream.testing.damage import flip_bit, remove
 
 
@@ -131,7 +131,5 @@ def _damage(node: Node, target: dict[str, str]) -> None:
 
 
 def _is_whole(path: Path, sha256: str) -> bool:
-    import hashlib
-
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+        return hash_stream(file).sha256 == sha256
