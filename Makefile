@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-long check bench docs requirements clean
+.PHONY: help demo test test-long check bench docs proto requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -35,6 +35,9 @@ bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benc
 
 docs: $(VENV)/.dev ## Check that the documents' links and commands hold
 	$(BIN)/python -m pytest -q tests/docs
+
+proto: $(VENV)/.dev ## Compile the messaging protocol anew
+	$(BIN)/python -m millstream.messaging.protocol.compile
 
 requirements: $(VENV)/.dev ## Compile the pinned requirements anew
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt

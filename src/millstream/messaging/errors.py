@@ -1,0 +1,47 @@
+"""Everything that messaging raises on purpose.
+
+::
+
+    MessagingError
+    ├── MissingExtraError        grpcio is not installed
+    ├── BrokerError              the broker could not be started or has failed
+    │   ├── DamagedJournalError
+    │   └── TopicError           a topic cannot be made, or dropped
+    └── RefusedError             a call is answered with this status
+"""
+
+from __future__ import annotations
+
+from millstream.core.errors import InputError, MillstreamError, NotFoundError
+
+
+class MessagingError(MillstreamError):
+    """Messaging could not do what was asked."""
+
+
+class MissingExtraError(MessagingError):
+    """Messaging needs grpcio and protobuf: pip install 'millstream[messaging]'."""
+
+
+class BrokerError(MessagingError):
+    """The broker could not do what was asked."""
+
+
+class DamagedJournalError(BrokerError):
+    """A message of the broker's journal is not one that a broker writes."""
+
+
+class TopicError(BrokerError, InputError):
+    """The topic cannot be made as asked."""
+
+
+class TopicNotFoundError(BrokerError, NotFoundError):
+    """There is no such topic."""
+
+
+class RefusedError(MessagingError):
+    """A call that is answered with a status other than OK: ``code`` is one of the protocol's ``Code``."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
