@@ -22,11 +22,13 @@ from millstream.anchoring import (
     Replica,
     prove,
 )
-from millstream.batching import BatchConfig
+from millstream.batching import BatchConfig, ConfigError, Rulebook
 from millstream.batching.service import BatchService
+from millstream.batching.ticks import Ticker
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
-from millstream.log import LogSpec, LogStore, Writer, open_store
+from millstream.core.metrics import Metrics
+from millstream.log import LogSpec, LogStore, open_store
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
@@ -121,33 +123,42 @@ class Node:
         self._resources.callback(engine.dispose)
         return engine
 
-    # Anchoring
+    # Batching
+
+    @property
+    def rules(self) -> Rulebook:
+        """The rules by which this node batches, with what is different for some sources and keys."""
+        return self.settings.batching.rules
 
     @property
     def batch_config(self) -> BatchConfig:
-        """The rules by which this node batches."""
-        rules = self.settings.batching
-        return BatchConfig(
-            rules.window,
-            rules.max_delay,
-            rules.leap,
-            rules.cut,
-            max_count=rules.max_count,
-            max_bytes=rules.max_bytes,
-        )
+        """The rules of a node that has the same ones for all messages.
 
-    def batch_service(self, log: str, output: str, *, ticks: Writer | None = None) -> BatchService:
+        Raises :class:`~millstream.batching.ConfigError` where the settings have overrides: they would be lost.
+        """
+        if self.rules.overrides:
+            raise ConfigError(
+                "the settings have overrides for some sources or keys (batching.override), which this command does not "
+                "know of: take them out, or batch with `millstream batch serve`"
+            )
+        return self.rules.default
+
+    def batch_service(
+        self, log: str, output: str, *, ticks: Ticker | None = None, metrics: Metrics | None = None
+    ) -> BatchService:
         """Batches *log* into the log *output* by this node's rules, from where it was; closed with the node.
 
-        *ticks* is the writer of *log*, where this process has it: see :class:`BatchService`.
+        *ticks* appends ticks to *log*: see :class:`BatchService`.
         """
         source, sink = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(output))
         folder = self.folder / "batching"
         folder.mkdir(exist_ok=True)
         state = folder / f"{output}.state"
-        service = BatchService(source, sink, self.batch_config, state, ticks=ticks, clock=self.clock)
+        service = BatchService(source, sink, self.rules, state, ticks=ticks, clock=self.clock, metrics=metrics)
         self._resources.callback(service.close)
         return service
+
+    # Anchoring
 
     @cached_property
     def cas(self) -> LocalCas:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NewType
+from typing import Any, NewType
 from urllib.parse import quote
 
 import msgspec
 
+from millstream.batching.config import BatchConfig, ConflictCut, Late
+from millstream.batching.errors import ConfigError
+from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 
@@ -48,14 +51,28 @@ class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How messages become batches (see ``millstream batch --help``). Without ``leap`` it equals ``max_delay``.
 
     A batch holds at most ``max_count`` messages and ``max_bytes`` bytes of their bodies; without them there is no cap.
+    ``late`` says what becomes of late messages, and needs ``grace`` where that is not ``reject``. Each table of
+    ``override`` has ``source`` or ``key`` or both, and what is different there.
     """
 
     window: Duration = Duration(30 * 60 * MICROSECONDS)
     max_delay: Duration = Duration(20 * 60 * MICROSECONDS)
     leap: Duration | None = None
-    cut: Literal["at_event", "midpoint"] = "at_event"
+    conflict_cut: ConflictCut = "at_event"
     max_count: int | None = None
     max_bytes: int | None = None
+    late: Late = "reject"
+    grace: Duration | None = None
+    override: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def rules(self) -> Rulebook:
+        """The rules of all sources and keys, in microseconds.
+
+        Raises :class:`~millstream.batching.ConfigError` where they contradict themselves.
+        """
+        given = {name: getattr(self, name) for name in OVERRIDABLE}
+        return Rulebook(BatchConfig(**given), overrides_of(self.override, given))
 
 
 class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,7 +241,7 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: s
 
 def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
-        return msgspec.convert(_with_durations(values), Settings, strict=False)
+        settings = msgspec.convert(_with_durations(values), Settings, strict=False)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         where = path.rstrip("`").lstrip(".") or "the top level"
@@ -232,17 +249,41 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
         raise SettingsError(
             f"setting {where}{f' ({origin})' if origin else ''}: {text[:1].lower()}{text[1:]}"
         ) from error
+    try:
+        settings.batching.rules  # noqa: B018  (a node that cannot batch by its settings says so at once)
+    except ConfigError as error:
+        raise SettingsError(f"settings of the section batching{_from(origins, 'batching.')}: {error}") from error
+    return settings
 
 
-_DURATIONS = {("batching", "window"), ("batching", "max_delay"), ("batching", "leap"), ("mill", "visibility")}
+def _from(origins: Mapping[str, str], section: str) -> str:
+    """Where the settings of *section* that are not at their defaults come from, in brackets."""
+    places = sorted({place for name, place in origins.items() if name.startswith(section)})
+    return f" ({', '.join(places)})" if places else ""
+
+
+_DURATIONS = {("batching", "window"), ("batching", "max_delay"), ("batching", "leap"), ("batching", "grace")}
+_DURATIONS |= {("mill", "visibility")}
 
 
 def _with_durations(values: dict[str, Any]) -> dict[str, Any]:
     for section, key in _DURATIONS:
         inner = values.get(section)
-        if isinstance(inner, dict) and key in inner:
-            try:
-                inner[key] = parse_duration(inner[key])
-            except ValueError as error:
-                raise SettingsError(f"setting {section}.{key}: {error}") from error
+        if isinstance(inner, dict):
+            _parse_member(inner, key, f"{section}.{key}")
+    batching = values.get("batching")
+    overrides = batching.get("override") if isinstance(batching, dict) else None
+    for number, table in enumerate(overrides if isinstance(overrides, list) else (), start=1):
+        for section, key in _DURATIONS:
+            if section == "batching" and isinstance(table, dict):
+                _parse_member(table, key, f"batching.override {number}, {key}")
     return values
+
+
+def _parse_member(values: dict[str, Any], key: str, name: str) -> None:
+    """Turn the duration under *key* of *values*, if there is one, into microseconds."""
+    if key in values:
+        try:
+            values[key] = parse_duration(values[key])
+        except ValueError as error:
+            raise SettingsError(f"setting {name}: {error}") from error

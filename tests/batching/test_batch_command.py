@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, Event
-from millstream.batching.lines import LONGEST_LINE
+from millstream.batching.errors import EventLineError
+from millstream.batching.lines import LONGEST_LINE, read_events
 from millstream.cli.batch import batch
 from millstream.testing.batching import plain_batches, spelled
 
@@ -65,9 +67,8 @@ def test_the_documents_third_case_comes_out_line_by_line():
     assert all(len(line["batch"]) == 64 for line in out)
 
 
-def test_source_and_digest_may_be_left_out_and_other_members_are_ignored():
-    text = b'{"id":1,"key":"a","event_time":5,"received_at":6,"unit":"bar"}\n\n'
-    (line,) = parsed(run([text]))
+def test_source_and_digest_may_be_left_out():
+    (line,) = parsed(run([GOOD.encode(), b"\n"]))
     assert (line["source"], line["events"]) == ("", [1])
 
 
@@ -128,6 +129,25 @@ def test_faithful_takes_the_lines_in_their_order():
     assert parsed(run(lines_of(events[::-1]), "--mode", "faithful")) != out
 
 
+@pytest.mark.parametrize("cut", ["at_event", "midpoint"])
+def test_faithful_and_a_cut_of_any_kind_are_not_taken_together(cut):
+    child = process(GOOD, "--mode", "faithful", "--cut", cut)
+    assert child.returncode == 2
+    assert "knows no --cut" in child.stderr
+
+
+@given(st.lists(st.integers(-300, 300) | st.integers(-(2**63), 2**63 - 1), max_size=60))
+def test_an_id_is_refused_exactly_where_it_was_there_before(ids):
+    text = b"".join(b'{"id":%d,"key":"a","event_time":5,"received_at":6}\n' % number for number in ids)
+    try:
+        assert [event.id for _, event in read_events(io.BytesIO(text))] == ids
+        assert len(set(ids)) == len(ids)
+    except EventLineError as error:
+        at = int(re.match(r"line (\d+)", str(error))[1])
+        assert ids[at - 1] in ids[: at - 1]
+        assert len(set(ids[: at - 1])) == at - 1
+
+
 @pytest.mark.parametrize("options", [(), ("--ordered",), ("--mode", "faithful")])
 def test_no_input_gives_no_output(options):
     assert run([], *options) == b""
@@ -145,6 +165,8 @@ GOOD = '{"id":1,"key":"a","event_time":5,"received_at":6}\n'
         ('{"id":1,"key":null,"event_time":5,"received_at":6}', r"line 2.*key"),
         ('{"id":9223372036854775808,"key":"a","event_time":5,"received_at":6}', r"line 2.*id"),
         ('{"id":1,"key":"\\ud800","event_time":5,"received_at":6}', "line 2"),
+        ('{"id":2,"key":"a","event_time":5,"received_at":6,"sorce":"p"}', "line 2.*sorce"),
+        ('{"id":1,"key":"b","event_time":7,"received_at":7}', "line 2: an event before it has the id 1"),
         ("[1]", "line 2"),
         ("{", "line 2"),
         ('{"id":1,"key":"' + "a" * LONGEST_LINE + '"}', "line 2.*longer"),
@@ -156,6 +178,8 @@ GOOD = '{"id":1,"key":"a","event_time":5,"received_at":6}\n'
         "null",
         "65 bits",
         "half a character",
+        "a member misspelled",
+        "an id twice",
         "a list",
         "cut off",
         "endless",
@@ -169,7 +193,7 @@ def test_a_line_that_is_no_event_ends_the_command_with_its_number(bad, what):
 
 
 def test_ordered_input_that_goes_back_in_time_is_refused_with_its_line():
-    child = process(GOOD + GOOD.replace("6", "5"), "--ordered")
+    child = process(GOOD + GOOD.replace("6", "5").replace('"id":1', '"id":2'), "--ordered")
     assert child.returncode == 2
     assert "line 2" in child.stderr
     assert "--ordered" in child.stderr

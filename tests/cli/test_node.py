@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.core.clock import VirtualClock
+from millstream.batching import ConfigError
+from millstream.batching.ticks import ticks_by
+from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError
 from millstream.mill.recorder import record_space
@@ -73,13 +75,21 @@ def test_a_store_elsewhere_that_is_not_there_is_unavailable_and_not_empty(tmp_pa
     assert not absent.exists()
 
 
+def test_a_node_with_overrides_has_no_single_set_of_rules(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path), batching=BatchingSettings(override=({"source": "p", "window": 5},)))
+    with Node.open(settings, create=True) as node:
+        assert [config.window for config in node.rules.configs] == [30 * 60 * MICROSECONDS, 5]
+        with pytest.raises(ConfigError, match=r"batching\.override"):
+            _ = node.batch_config
+
+
 def test_a_batch_service_goes_on_in_the_next_node_by_the_rules_in_the_settings(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), batching=BatchingSettings(Duration(50), Duration(20), max_count=2))
     clock = VirtualClock()
     for _ in range(2):
         with Node.open(settings, clock, create=True) as node, node.store.log(LogSpec("in")).writer() as writer:
             writer.append([Message(b"x", f"k{number}", "pump") for number in range(6)])
-            service = node.batch_service("in", "out", ticks=writer)
+            service = node.batch_service("in", "out", ticks=ticks_by(writer))
             assert service.step() == 6
             assert not service.tick()
             clock.advance(1)

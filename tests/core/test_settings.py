@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from millstream.batching import BatchConfig, Override, Rulebook
+from millstream.core.clock import MICROSECONDS
 from millstream.settings import SettingsError, load_settings, parse_duration
 
 
@@ -39,6 +41,45 @@ def test_a_bad_setting_is_named(tmp_path: Path, text: str, reason: str) -> None:
 def test_caps_on_batches_are_whole_numbers_or_absent(tmp_path: Path) -> None:
     settings, _ = load_settings({"data": str(tmp_path)}, environment={"MILLSTREAM_BATCHING__MAX_COUNT": "500"})
     assert (settings.batching.max_count, settings.batching.max_bytes) == (500, None)
+
+
+def test_the_rules_of_batching_are_read_with_those_of_some_sources_and_keys(tmp_path: Path) -> None:
+    (tmp_path / "millstream.toml").write_text(
+        '[batching]\nwindow = "10s"\nmax_delay = "2s"\nconflict_cut = "midpoint"\nlate = "side"\ngrace = "1m"\n'
+        '[[batching.override]]\nsource = "pump"\nmax_delay = "90s"\n'
+        '[[batching.override]]\nkey = "gps"\nwindow = 5\nlate = "reject"\nmax_count = 3\n'
+    )
+    settings, origins = load_settings({"data": str(tmp_path)}, environment={"MILLSTREAM_BATCHING__LEAP": "0"})
+    seconds = MICROSECONDS
+    side = {"late": "side", "grace": 60 * seconds}
+    assert settings.batching.rules == Rulebook(
+        BatchConfig(10 * seconds, 2 * seconds, 0, "midpoint", **side),
+        (
+            Override(BatchConfig(10 * seconds, 90 * seconds, 0, "midpoint", **side), source="pump"),
+            Override(BatchConfig(5 * seconds, 2 * seconds, 0, "midpoint", max_count=3), key="gps"),
+        ),
+    )
+    assert origins["batching.override"] == str(tmp_path / "millstream.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('late = "side"', r"section batching \(.*millstream\.toml\): grace is None"),
+        ('late = "later"', r"batching\.late .*later"),
+        ("max_count = 0", r"section batching .*max_count is 0"),
+        ('grace = "1s"', "grace is 1000000, but late records are rejected"),
+        ('[[batching.override]]\nsource = "p"\nwindow = "wide"', r"batching\.override 1, window: 'wide' is not a dur"),
+        ('[[batching.override]]\nsource = "p"\nwindwo = 5', r"override 1 \(source 'p'\) has the member 'windwo'"),
+        ('[[batching.override]]\nkey = "k"\nmax_count = 0', r"override 1 \(key 'k'\) cannot be used: max_count is 0"),
+        ("[[batching.override]]\nwindow = 5", "names neither a source nor a key"),
+        ('[batching.override]\nsource = "p"', r"batching\.override.*array"),
+    ],
+)
+def test_rules_that_cannot_be_used_are_refused_with_their_place(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "millstream.toml").write_text(f"[batching]\n{text}\n")
+    with pytest.raises(SettingsError, match=reason):
+        load_settings({"data": str(tmp_path)}, environment={})
 
 
 def test_a_settings_file_that_was_named_must_exist(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ def test_json_lines(tmp_path: Path) -> None:
     assert [row.line for row in read.bad] == [2, 4, 5, 7, 8, 9]
     assert "time zone" in read.bad[-1].reason
     assert read.bad[0].text == "nope"
+    assert json.loads(read.bad[-1].text) == {"key": "b", "event_time": "2024-01-01T00:00:00"}
 
 
 def test_csv_with_receive_times(tmp_path: Path) -> None:
@@ -51,6 +53,7 @@ def test_csv_with_receive_times(tmp_path: Path) -> None:
         read.records.column("body").to_pylist()[0] == b'{"colour":"red","event_time":"5","key":"a","received_at":"9"}'
     )
     assert [row.line for row in read.bad] == [3]
+    assert json.loads(read.bad[0].text)["event_time"] == "6"
 
 
 def test_parquet_with_timestamps(tmp_path: Path) -> None:
@@ -65,6 +68,7 @@ def test_parquet_with_timestamps(tmp_path: Path) -> None:
     read = read_records(tmp_path / "r.parquet")
     assert read.records.to_pylist() == [{"source": "", "key": "a", "event_time": NEW_YEAR, "body": b"1.5"}]
     assert [(row.line, row.reason) for row in read.bad] == [(2, "no event_time")]
+    assert json.loads(read.bad[0].text) == {"key": "b", "event_time": None, "value": 2.5}
 
 
 @pytest.mark.parametrize(

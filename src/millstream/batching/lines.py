@@ -17,7 +17,7 @@ _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: _Integer
     key: str
     event_time: _Integer
@@ -34,16 +34,35 @@ _encoder = msgspec.json.Encoder()
 def read_events(file: BinaryIO, *, sized: bool = False) -> Iterator[tuple[int, Event]]:
     """The events of *file* with their line numbers, one line in memory at a time; empty lines are passed over.
 
-    Members that an event does not have are ignored; with *sized* the size must be given. Raises
-    :class:`EventLineError` that names the line.
+    A member that no event has is refused: it may be a misspelled one. So is an id that has been there, for then no
+    output could tell the two apart; with *sized* the size must be given. Raises :class:`EventLineError` that names the
+    line.
     """
-    number = 0
+    number, seen = 0, _Ids()
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
             raise EventLineError(f"line {number}: longer than {LONGEST_LINE} bytes, so hardly one JSON object")
-        if not line.isspace():
-            yield number, _decode(line, number, sized=sized)
+        if line.isspace():
+            continue
+        event = _decode(line, number, sized=sized)
+        if not seen.add(event.id):
+            raise EventLineError(f"line {number}: an event before it has the id {event.id} too; number them apart")
+        yield number, event
+
+
+class _Ids:
+    """The ids that have been there, 64 of a row in one entry: a few bytes each where they are numbered through."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+
+    def add(self, number: int) -> bool:
+        """Take *number*; False where it was there already."""
+        row, bit = number >> 6, 1 << (number & 63)
+        known = self._rows.get(row, 0)
+        self._rows[row] = known | bit
+        return not known & bit
 
 
 def write_line(item: EventBatch | Reject) -> bytes:

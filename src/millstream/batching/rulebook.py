@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -66,29 +66,52 @@ class Rulebook(msgspec.Struct, frozen=True):
         return choose
 
 
-def read_overrides(text: str, given: Mapping[str, Any]) -> tuple[Override, ...]:
-    """The overrides in a TOML document of ``[[override]]`` tables; what one does not say is taken from *given*.
+OVERRIDABLE = ("window", "max_delay", "leap", "conflict_cut", "max_count", "max_bytes", "late", "grace")
+"""What an override may say besides ``source`` and ``key``: the members of :class:`BatchConfig` but for the mode."""
 
-    A table has ``source`` or ``key`` or both, and members of :class:`BatchConfig`. Raises :class:`ConfigError`.
+
+def read_overrides(text: str, given: Mapping[str, Any]) -> tuple[Override, ...]:
+    """The overrides in a TOML document of ``[[override]]`` tables; see :func:`overrides_of`.
+
+    Raises :class:`ConfigError`.
     """
     try:
         tables = tomllib.loads(text)
-        return tuple(_override(table, given) for table in _listed(tables))
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the overrides cannot be read: {error}") from error
-
-
-def _listed(tables: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     listed = tables.get("override", [])
     if set(tables) - {"override"} or not isinstance(listed, list):
         raise ConfigError("the overrides are tables of the name [[override]], and nothing else")
-    return listed
+    return overrides_of(listed, given)
 
 
-def _override(table: Mapping[str, Any], given: Mapping[str, Any]) -> Override:
-    rules = {name: value for name, value in table.items() if name not in ("source", "key")}
-    known = {field.name for field in msgspec.structs.fields(BatchConfig)}
-    for name in sorted(set(rules) - known):
-        raise ConfigError(f"an override has the member {name!r}: choose from source, key, {', '.join(sorted(known))}")
+def overrides_of(tables: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> tuple[Override, ...]:
+    """The overrides in *tables*; what one does not say is taken from *given*, members of :class:`BatchConfig`.
+
+    A table has ``source`` or ``key`` or both, and members of :data:`OVERRIDABLE`. The leap follows the delay as it does
+    in :class:`BatchConfig`: where neither says it, it is the delay of the override; ``late = "reject"`` needs no grace.
+    Raises :class:`ConfigError` that names the table by its number and by whom it is for.
+    """
+    return tuple(_override(number, table, given) for number, table in enumerate(tables, start=1))
+
+
+def _override(number: int, table: Mapping[str, Any], given: Mapping[str, Any]) -> Override:
     place = {name: table.get(name) for name in ("source", "key")}
-    return msgspec.convert(place | {"config": {**given, **rules}}, Override)
+    whom = ", ".join(f"{name} {value!r}" for name, value in place.items() if value is not None)
+    where = f"override {number}" + (f" ({whom})" if whom else "")
+    rules = {name: value for name, value in table.items() if name not in place}
+    for name in sorted(set(rules) - set(OVERRIDABLE)):
+        raise ConfigError(f"{where} has the member {name!r}: choose from source, key, {', '.join(OVERRIDABLE)}")
+    if rules.get("late") == "reject":
+        rules.setdefault("grace", None)
+    try:
+        return msgspec.convert(place | {"config": {**given, **rules}}, Override)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"{where} cannot be used: {_plain(error)}") from error
+
+
+def _plain(error: Exception) -> str:
+    """*error* without the path in our own types that msgspec adds, but with the member it is about."""
+    text, _, path = str(error).partition(" - at `$")
+    member = path.rstrip("`").rpartition(".")[2]
+    return f"{member}: {text[:1].lower()}{text[1:]}" if member and member not in text else text

@@ -20,13 +20,14 @@ from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ServiceError, SnapshotError
 from millstream.batching.event import EventBatch, Outcome, Reject
 from millstream.batching.lines import write_line
-from millstream.batching.messages import TICK_SOURCE, event_of, make_tick
+from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.batching.rulebook import Rulebook
+from millstream.batching.ticks import Ticker
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.durable import write_durably
 from millstream.core.message import Message
 from millstream.core.metrics import Metrics, NoMetrics
-from millstream.log import Log, Writer
+from millstream.log import Log
 
 _PAUSE = 0.05  # seconds between two looks at a log at rest
 
@@ -41,10 +42,10 @@ class _State(msgspec.Struct, frozen=True):
 class BatchService:
     """Batches the messages of *source* into *output*, whose producer ``batching`` it is.
 
-    *state* is the file of its snapshots (made when it is absent); *ticks* is the writer of *source*, where this process
-    has it: without it quiet sources close when the next message of any source comes. What comes of *commit_every*
-    messages is one commit; after *save_every* the state is saved, so that no more need be replayed. Raises
-    :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
+    *state* is the file of its snapshots (made when it is absent); *ticks* appends ticks to *source*
+    (:mod:`~millstream.batching.ticks`): without it quiet sources close when the next message of any source comes. What
+    comes of *commit_every* messages is one commit; after *save_every* the state is saved, so that no more need be
+    replayed. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
     :class:`~millstream.batching.errors.ServiceError` where *output* came of more than *source* holds, and the errors of
     the log. Use it as one thread; :meth:`close` it.
     """
@@ -56,7 +57,7 @@ class BatchService:
         rules: BatchConfig | Rulebook,
         state: Path,
         *,
-        ticks: Writer | None = None,
+        ticks: Ticker | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
         commit_every: int = 8192,
@@ -83,30 +84,37 @@ class BatchService:
         """The id of the last message that was taken."""
         return self._position
 
-    def step(self) -> int:
-        """Take what *source* has by now; returns how many messages that were.
+    @property
+    def behind(self) -> int:
+        """How many messages of the input have not been taken yet."""
+        return self._source.last_id - self._position
+
+    def step(self, stopped: Callable[[], bool] = lambda: False) -> int:
+        """Take what *source* has by now, or until *stopped* says so; returns how many messages that were.
 
         Raises :class:`~millstream.batching.errors.ServiceError` where a message was received before the one before it:
         such a log was imported out of order, and is for the job ``batch``.
         """
         begin = self._position
         if begin < self._writer.sequence:  # what came out of these is in the output already
-            self._take_up_to(self._writer.sequence)
-        self._take_up_to(None)
+            self._take_up_to(self._writer.sequence, stopped)
+        self._take_up_to(None, stopped)
         return self._position - begin
 
     def tick(self) -> bool:
-        """Append a tick where a batch is due and the log has not said so; True where that was done."""
+        """Append a tick where a batch is due and the log has not said so; True where that was done.
+
+        False also where the log is held by a writer elsewhere.
+        """
         due = self._batcher.due
         if self._ticks is None or due is None or self._clock.now() < due:
             return False
-        self._ticks.append([make_tick()])
-        return True
+        return self._ticks()
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Go on until *stopped* says so."""
+        """Go on until *stopped* says so; it is asked after each commit."""
         while not stopped():
-            if not self.step() and not self.tick():
+            if not self.step(stopped) and not self.tick():
                 self._clock.sleep(_PAUSE)
 
     def save(self) -> None:
@@ -126,10 +134,12 @@ class BatchService:
         finally:
             self._writer.close()
 
-    def _take_up_to(self, last_id: int | None) -> None:
+    def _take_up_to(self, last_id: int | None, stopped: Callable[[], bool]) -> None:
         for batch in self._source.read(self._position + 1, last_id):
             messages = list(batch)
             for first in range(0, len(messages), self._commit_every):
+                if stopped():
+                    return
                 self._take(messages[first : first + self._commit_every])
                 if self._position - self._saved >= self._save_every:
                     self.save()
@@ -161,10 +171,8 @@ class BatchService:
 
     def _measure(self, messages: Sequence[Message], outcome: Outcome) -> None:
         metrics = self._metrics
-        for message in messages:
-            assert message.received_at is not None and message.event_time is not None
-            if message.source != TICK_SOURCE:
-                metrics.observe("batching_delay_seconds", (message.received_at - message.event_time) / MICROSECONDS)
+        delays = [_delay(message) / MICROSECONDS for message in messages if message.source != TICK_SOURCE]
+        metrics.observe_many("batching_delay_seconds", delays)
         for reject in outcome.rejects:
             metrics.count("batching_rejects_total", reason=reject.reason)
         for batch in outcome.batches:
@@ -173,6 +181,12 @@ class BatchService:
         due = self._batcher.due
         overdue = 0 if due is None else max(0, self._clock.now() - due)
         metrics.gauge("batching_settle_lag_seconds", overdue / MICROSECONDS)
+
+
+def _delay(message: Message) -> int:
+    assert message.received_at is not None
+    assert message.event_time is not None
+    return message.received_at - message.event_time
 
 
 def _message_of(item: EventBatch | Reject) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -23,7 +24,6 @@ from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
 from millstream.batching.rulebook import read_overrides
 from millstream.cli.batch_rules import cap_options, rule_options
-from millstream.cli.batch_tools import explain_command, shrink_command
 
 _CHUNK = 8192
 
@@ -37,24 +37,30 @@ class _WithTools(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        tool = TOOLS.get(args[0]) if args else None
-        if tool is None:
+        if not args or args[0] not in TOOLS:
             return super().make_context(info_name, args, parent, **extra)
+        module, _, name = TOOLS[args[0]].partition(":")
+        tool: click.Command = getattr(importlib.import_module(module), name)
         return tool.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
 
-TOOLS = {"explain": explain_command, "shrink": shrink_command}
-"""What ``millstream batch`` does besides batching."""
+TOOLS = {
+    "explain": "millstream.cli.batch_tools:explain_command",
+    "shrink": "millstream.cli.batch_tools:shrink_command",
+    "serve": "millstream.cli.batch_serve:serve_command",
+}
+"""What ``millstream batch`` does besides batching lines, and where it is defined (loaded only when it is called)."""
 
 
 @click.command(
     cls=_WithTools,
     epilog="Times are integers of one unit of your choice, the same in the options and in the lines. "
     "Tools: millstream batch explain (why a batch began and ended, why an event was refused), "
-    "millstream batch shrink (how faithful depends on arrival).",
+    "millstream batch shrink (how faithful depends on arrival), "
+    "millstream batch serve (a log into a log, as a service).",
 )
 @click.argument("file", type=click.File("rb"), default="-")
 @rule_options(cut="at_event")
@@ -93,10 +99,11 @@ def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: A
     Out:  {"batch": "…", "source": "pump", "start": 110, "end": 110, "closed_at": null, "cut": "flush", "events": [1]}
           {"rejected": 2, "reason": "late"}      (or future, duplicate, conflicting_duplicate)
 
-    source, digest and size (in bytes) may be left out. The end of the input ends the stream: what is still open then is
-    printed with closed_at null. Without --ordered everything is read before the first line is printed: the batches by
-    closed_at, then the rejects by id.
+    source, digest and size (in bytes) may be left out; any other member is an error, and so is an id that was there
+    before. The end of the input ends the stream: what is still open then is printed with closed_at null. Without
+    --ordered everything is read before the first line is printed: the batches by closed_at, then the rejects by id.
     """
+    _refuse_cut(given["mode"])
     others = read_overrides(overrides.read(), given) if overrides else ()
     rules = Rulebook(BatchConfig(**given), others)
     batcher = Batcher.of(rules)
@@ -108,6 +115,13 @@ def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: A
     else:
         groups = _sorted(batcher, (event for _, event in events))
     _print(groups)
+
+
+def _refuse_cut(mode: str) -> None:
+    """The replayed algorithm knows one cut only; whoever asks for one, of whatever kind, expects something else."""
+    source = click.get_current_context().get_parameter_source("conflict_cut")
+    if mode == "faithful" and source is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--mode faithful cuts as thin-edge does, and knows no --cut: leave one of them away")
 
 
 def _replayed(batcher: Batcher, events: Iterable[tuple[int, Event]]) -> Iterator[Group]:

@@ -54,7 +54,7 @@ def demo(
     """
     records = read_records(path, limit) if path else None
     delivery = Delivery(settings.batching.max_delay, late, twice, seed)
-    plan = DemoPlan(settings.batching.window, settings.batching.cut, delivery, limit, _hash(path))
+    plan = DemoPlan(settings.batching.window, settings.batching.conflict_cut, delivery, limit, _hash(path))
     settings = _with_stores(settings)
     with Node.open(settings, create=True) as node, alone_in(settings.folder / ROAD) as folder:
         plan.keep(folder)

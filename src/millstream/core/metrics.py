@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 
 class Metrics(Protocol):
@@ -20,6 +24,10 @@ class Metrics(Protocol):
         """Put *value* (seconds or bytes, as the name says) into the histogram *name*."""
         ...
 
+    def observe_many(self, name: str, values: Sequence[float] | npt.NDArray[np.float64], **labels: str) -> None:
+        """Put all of *values* into the histogram *name*: for those who have many at once."""
+        ...
+
 
 class NoMetrics:
     """Collects nothing."""
@@ -31,4 +39,7 @@ class NoMetrics:
         pass
 
     def observe(self, name: str, value: float, **labels: str) -> None:
+        pass
+
+    def observe_many(self, name: str, values: Sequence[float] | npt.NDArray[np.float64], **labels: str) -> None:
         pass

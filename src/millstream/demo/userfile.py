@@ -73,7 +73,7 @@ def read_records(path: Path, limit: int | None = None) -> UserRecords:
             try:
                 good.append(_record(row))
             except _RowError as error:
-                bad.append(BadRow(line, str(error), str(row)[:200]))
+                bad.append(BadRow(line, str(error), _as_text(row)[:200]))
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         raise UserFileError(f"{path} cannot be read: {error}") from error
     return _collect(path, good, bad)
@@ -109,7 +109,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
         _require(path, reader.fieldnames or ())
         for row in reader:
             if "" in row or None in row.values():
-                yield reader.line_num, _Unreadable("another number of fields than the header has", str(row))
+                yield reader.line_num, _Unreadable("another number of fields than the header has", _as_text(row))
             else:
                 yield reader.line_num, row
 
@@ -139,6 +139,14 @@ class _Unreadable:
 
     def __str__(self) -> str:
         return self.text if isinstance(self.text, str) else self.text.decode("utf-8", "replace").rstrip("\n")
+
+
+def _as_text(row: Any) -> str:
+    """*row* as it is shown to people: as JSON, unless it could not be taken apart."""
+    if isinstance(row, _Unreadable):
+        return str(row)
+    names = {("" if name is None else name): value for name, value in row.items()} if isinstance(row, dict) else row
+    return msgspec.json.encode(names, enc_hook=str).decode()
 
 
 def _record(row: Any) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""Who appends ticks to the log that is batched: its writer where this process has it, else whoever finds it free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.batching.messages import make_tick
+from millstream.core.clock import Clock
+from millstream.log import Log, Writer, WriterBusyError
+
+Ticker = Callable[[], bool]
+"""Appends one tick; False where that cannot be done now."""
+
+BUSY_PAUSE = 1.0
+"""Seconds until a log that another process writes to is tried again."""
+
+
+def ticks_by(writer: Writer) -> Ticker:
+    """Ticks by the *writer* of the log, which is ours."""
+
+    def tick() -> bool:
+        writer.append([make_tick()])
+        return True
+
+    return tick
+
+
+def ticks_between(log: Log, clock: Clock) -> Ticker:
+    """Ticks by taking the writer's lease of *log* for one message, and only where nobody else holds it.
+
+    A log with a writer gets its ticks from there, or moves on with its messages.
+    """
+    busy_until = clock.monotonic()
+
+    def tick() -> bool:
+        nonlocal busy_until
+        if clock.monotonic() < busy_until:
+            return False
+        try:
+            with log.writer() as writer:
+                writer.append([make_tick()])
+        except WriterBusyError:
+            busy_until = clock.monotonic() + BUSY_PAUSE
+            return False
+        return True
+
+    return tick

@@ -1,0 +1,128 @@
+"""``millstream batch serve``: a log in, its batches into another log, for as long as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import click
+import msgspec
+
+from millstream.batching.service import BatchService
+from millstream.batching.ticks import ticks_between
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.stopping import stop_on_signals
+from millstream.core.clock import Clock
+from millstream.core.collector import Collector
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+class ServiceStatus(msgspec.Struct, frozen=True):
+    """How a batch service stands: ``position`` and ``behind`` in messages of its log, the rest since it was started.
+
+    ``delay_seconds`` says how long messages took from event to receipt: half of them, 99 % and all of them at most so
+    long. ``settle_lag_seconds`` is for how long the next batch has been due without the log having said so.
+    """
+
+    log: str
+    output: str
+    position: int
+    behind: int
+    batches: Mapping[str, int]
+    cuts: Mapping[str, int]
+    rejects: Mapping[str, int]
+    open_sources: int
+    settle_lag_seconds: float
+    delay_seconds: Mapping[str, float]
+
+
+class Status:
+    """Prints how *service* stands every *every* seconds, when :meth:`show_when_due` is called."""
+
+    def __init__(self, log: str, output: str, service: BatchService, figures: Collector, clock: Clock, every: float):
+        self._log, self._output = log, output
+        self._service, self._figures = service, figures
+        self._clock, self._every = clock, every
+        self._next = clock.monotonic() + every
+
+    def show_when_due(self, *, as_json: bool) -> None:
+        """Print a line where the last one is old enough."""
+        if self._clock.monotonic() >= self._next:
+            self.show(as_json=as_json)
+            self._next = self._clock.monotonic() + self._every
+
+    def show(self, *, as_json: bool) -> None:
+        """Print a line."""
+        found = self.status()
+        print_json(found) if as_json else click.echo(_line(found))
+
+    def status(self) -> ServiceStatus:
+        """How the service stands now."""
+        figures = self._figures.figures()
+        delays = figures.histograms.get(("batching_delay_seconds", ()))
+        return ServiceStatus(
+            self._log,
+            self._output,
+            self._service.position,
+            self._service.behind,
+            figures.by_label("batching_batches_total", "kind"),
+            figures.by_label("batching_batches_total", "cut"),
+            figures.by_label("batching_rejects_total", "reason"),
+            round(figures.gauges.get(("batching_open_sources", ()), 0)),
+            figures.gauges.get(("batching_settle_lag_seconds", ()), 0.0),
+            {} if delays is None else {name: delays.quantile(share) for name, share in _SHARES.items()},
+        )
+
+
+_SHARES = {"half": 0.5, "most": 0.99, "all": 1.0}
+
+
+@click.command("serve")
+@click.option("--log", "log", metavar="LOG", required=True, help="The log that is batched.")
+@click.option("--output", metavar="LOG", required=True, help="The log that gets the batches (made where absent).")
+@click.option("--ticks/--no-ticks", default=True, show_default=True, help="Append ticks to LOG: quiet sources close.")
+@click.option("--once", is_flag=True, help="Take what is there and end.")
+@click.option("--status", "every", type=float, default=10.0, show_default=True, help="Seconds between status lines.")
+@json_option
+@store_options
+def serve_command(
+    settings: Settings, *, log: str, output: str, ticks: bool, once: bool, every: float, as_json: bool
+) -> None:
+    """Batch the messages of a log by the time they happened, into another log, by the rules in the settings.
+
+    It goes on where it was, loses nothing and gives nothing twice, however it ended. Where a batch is due and no
+    message has come since, it appends a tick to LOG, unless another process is writing there. SIGTERM or Ctrl-C ends it
+    after the commit at hand. The rules are in the section batching of the settings (`millstream config show`); those of
+    some sources or keys in its [[batching.override]] tables.
+    """
+    stop = stop_on_signals()
+    with Node.open(settings) as node:
+        source, figures = node.store.log(LogSpec(log), create=False), Collector()
+        ticker = ticks_between(source, node.clock) if ticks else None
+        service = node.batch_service(log, output, ticks=ticker, metrics=figures)
+        status = Status(log, output, service, figures, node.clock, every)
+        serve(service, status, stop, once=once, as_json=as_json)
+
+
+def serve(service: BatchService, status: Status, stop: Callable[[], bool], *, once: bool, as_json: bool) -> None:
+    """Run *service* until *stop* says so, or *once* through what is there; print *status* by and by."""
+
+    def stopped() -> bool:
+        status.show_when_due(as_json=as_json)
+        return stop()
+
+    if once:
+        service.step(stopped)
+    else:
+        service.run(stopped)
+    status.show(as_json=as_json)
+
+
+def _line(found: ServiceStatus) -> str:
+    batches, refused = sum(found.batches.values()), sum(found.rejects.values())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(found.rejects.items()))
+    return (
+        f"{found.log} to {found.output}: at {found.position:,}, {found.behind:,} behind; {batches:,} batches, "
+        f"{refused:,} refused{f' ({reasons})' if reasons else ''}; {found.open_sources:,} sources open"
+    )

@@ -1,0 +1,135 @@
+"""``millstream batch serve`` as a process: it batches while the log grows, drains when asked, survives ``kill -9``."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from millstream.batching import Batcher
+from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.core.message import Message
+from millstream.log import LogSpec, open_store
+from millstream.settings import load_settings
+
+SETTINGS = """
+[batching]
+window = "200ms"
+max_delay = "100ms"
+max_count = 5
+[[batching.override]]
+source = "q"
+window = 0
+[[batching.override]]
+key = "b"
+late = "side"
+grace = "1s"
+"""
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "millstream.toml").write_text(SETTINGS)
+    return tmp_path
+
+
+def rules_of(data):
+    settings, _ = load_settings({"data": str(data)}, environment={})
+    return settings.batching.rules
+
+
+def start(data, *options):
+    script = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    command = [sys.executable, "-c", script, "batch", "serve", "--log", "in", "--output", "out", "--data", str(data)]
+    return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def append(data, count, seed=1):
+    """Messages of the last second, out of order and some of them late."""
+    draw, clock = random.Random(seed), SystemClock()
+    with open_store(f"sqlite:///{data / 'log.db'}") as store, store.log(LogSpec("in")).writer() as writer:
+        now = clock.now()
+        times = [now - draw.randrange(MICROSECONDS // 8) for _ in range(count)]
+        writer.append([Message(b"%d" % draw.randrange(2), draw.choice("abc"), draw.choice("pq"), t) for t in times])
+
+
+def read(data, name):
+    with open_store(f"sqlite:///{data / 'log.db'}", read_only=True) as store:
+        return [message for batch in store.log(LogSpec(name)).read() for message in batch]
+
+
+def given_and_expected(data):
+    """What is in the output, and what a batcher gives for the input up to its last receive time, in any order."""
+    given = [json.loads(message.body) for message in read(data, "out")]
+    messages, batcher = read(data, "in"), Batcher.of(rules_of(data))
+    outcomes = [batcher.receive_many([event_of(m) for m in messages if m.source != TICK_SOURCE])]
+    outcomes.append(batcher.advance(messages[-1].received_at))
+    names = sorted(batch.batch for outcome in outcomes for batch in outcome.batches)
+    refused = sorted((reject.rejected, reject.reason) for outcome in outcomes for reject in outcome.rejects)
+    found = sorted(item["batch"] for item in given if "batch" in item)
+    return (found, sorted((i["rejected"], i["reason"]) for i in given if "rejected" in i)), (names, refused)
+
+
+def test_once_takes_what_is_there_and_says_how_it_went(data):
+    append(data, 400)
+    child = start(data, "--once", "--json")
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    status = json.loads(out.splitlines()[-1])
+    given, expected = given_and_expected(data)
+    assert given == expected
+    assert (status["position"], status["behind"]) == (400, 0)
+    assert sum(status["rejects"].values()) == len(expected[1])
+    assert set(status["rejects"]) >= {"late"}
+    assert status["delay_seconds"]["half"] <= status["delay_seconds"]["all"]
+
+
+def test_quiet_sources_close_by_ticks_and_sigterm_ends_it_in_order(data):
+    append(data, 100)
+    child = start(data, "--json", "--status", "0")
+    for line in child.stdout:
+        status = json.loads(line)
+        if status["behind"] == 0 and status["open_sources"] == 0 and status["position"] > 100:
+            break
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    assert any(message.source == TICK_SOURCE for message in read(data, "in"))
+    given, expected = given_and_expected(data)
+    assert given == expected
+    members = sum(len(json.loads(m.body).get("events", "x")) for m in read(data, "out"))
+    assert members == 100  # all are out: in a batch, or refused
+    assert (data / "batching" / "out.state").exists()
+
+
+def test_p5_killed_while_the_log_grows_it_loses_nothing_and_gives_nothing_twice(data):
+    draw = random.Random(2)
+    for seed in range(4):
+        append(data, 3000, seed)
+        child = start(data, "--json", "--status", "0")
+        for _ in range(draw.randint(1, 4)):
+            assert json.loads(child.stdout.readline())["log"] == "in"
+        child.kill()
+        child.communicate()
+    assert start(data, "--once").communicate(timeout=60)[1] == ""
+    given, expected = given_and_expected(data)
+    assert given == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "what"),
+    [("", 3, "'in'"), ('[batching]\nwindow = "soon"', 2, "window"), ("[batching]\nmax_count = 0", 2, "max_count is 0")],
+    ids=["no such log", "a bad duration", "a bad cap"],
+)
+def test_what_cannot_be_served_is_refused_by_name(tmp_path, settings, code, what):
+    (tmp_path / "millstream.toml").write_text(settings)
+    child = start(tmp_path)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == code
+    assert what in err
+    assert "Traceback" not in err
