@@ -262,8 +262,8 @@ def test_a_snapshot_under_other_rules_is_refused(snapshot):
 
 
 def test_a_snapshot_of_another_version_is_refused(snapshot):
-    with pytest.raises(SnapshotError, match="version 3"):
-        Batcher.restore(snapshot[:4] + b"\x03" + snapshot[5:])
+    with pytest.raises(SnapshotError, match="version 9"):
+        Batcher.restore(snapshot[:4] + b"\x09" + snapshot[5:])
 
 
 def test_a_snapshot_with_any_flipped_bit_or_missing_end_is_refused(snapshot):

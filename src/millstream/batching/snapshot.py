@@ -1,9 +1,13 @@
-"""The batcher's state as bytes: ``MSBT``, a version byte, the CRC-32 of the rest (little-endian), then MessagePack."""
+"""The batcher's state as bytes: ``MSBT``, a version byte, the CRC-32 of the rest (little-endian), then MessagePack.
+
+Version 2 holds the open records one by one, version 3 as columns. Every host reads both.
+"""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,8 +15,12 @@ from millstream.batching.engine import EngineState
 from millstream.batching.errors import ConfigError, SnapshotError
 from millstream.batching.rulebook import Rulebook
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _MAGIC = b"MSBT"
-_VERSION = 2
+_ROWS = 2
+_COLUMNS = 3
 _HEAD = struct.Struct("<4sBI")
 
 
@@ -21,34 +29,78 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     state: EngineState
 
 
+class _ColumnSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The memory of one order-free engine; ``rows`` is an Arrow IPC stream of its open records."""
+
+    rules: Rulebook
+    clock: int | None
+    flushed: bool
+    rows: bytes
+
+    def table(self) -> pa.Table:
+        """The open records. Raises :class:`SnapshotError`."""
+        from millstream.batching.column_state import read_rows
+
+        return read_rows(self.rows)
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Snapshot)
+_decoders = {_ROWS: msgspec.msgpack.Decoder(_Snapshot), _COLUMNS: msgspec.msgpack.Decoder(_ColumnSnapshot)}
 
 
 def encode_snapshot(rules: Rulebook, state: EngineState) -> bytes:
     """*state* under *rules* as bytes. Raises :class:`SnapshotError` where a number does not fit 64 bits."""
     try:
-        body = _encoder.encode(_Snapshot(rules, state))
+        return _seal(_ROWS, _Snapshot(rules, state))
     except OverflowError as error:
         raise SnapshotError("an id or a time of an open record does not fit a signed 64-bit integer") from error
-    return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(body)) + body
+
+
+def encode_columns(rules: Rulebook, clock: int | None, flushed: bool, rows: pa.Table) -> bytes:
+    """The open records *rows* (``EVENT_SCHEMA``) of one order-free engine under *rules* as bytes."""
+    from millstream.batching.column_state import write_rows
+
+    return _seal(_COLUMNS, _ColumnSnapshot(rules, clock, flushed, write_rows(rows)))
 
 
 def decode_snapshot(data: bytes) -> tuple[Rulebook, EngineState]:
     """The rules and the state in *data*. Raises :class:`SnapshotError` that says what is wrong with it."""
+    found = _open(data)
+    if isinstance(found, _ColumnSnapshot):
+        from millstream.batching.column_state import state_of
+
+        return found.rules, state_of(found.clock, found.flushed, found.table())
+    return found.rules, found.state
+
+
+def decode_columns(data: bytes) -> tuple[Rulebook, int | None, bool, pa.Table]:
+    """The rules, clock, whether it was flushed, and open records of *data*, which must be of one order-free engine."""
+    found = _open(data)
+    if isinstance(found, _ColumnSnapshot):
+        return found.rules, found.clock, found.flushed, found.table()
+    from millstream.batching.column_state import rows_of
+
+    return found.rules, found.state.clock, found.state.flushed, rows_of(found.state)
+
+
+def _seal(version: int, content: _Snapshot | _ColumnSnapshot) -> bytes:
+    body = _encoder.encode(content)
+    return _HEAD.pack(_MAGIC, version, zlib.crc32(body)) + body
+
+
+def _open(data: bytes) -> _Snapshot | _ColumnSnapshot:
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
         raise SnapshotError("not a snapshot of a batcher: it does not begin with MSBT")
     _, version, checksum = _HEAD.unpack_from(data)
-    if version != _VERSION:
+    if version not in _decoders:
         raise SnapshotError(
-            f"this snapshot has version {version}, this program reads version {_VERSION}: "
+            f"this snapshot has version {version}, this program reads versions {_ROWS} and {_COLUMNS}: "
             "replay the log from the start of the oldest open batch instead"
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != checksum:
         raise SnapshotError("the snapshot is damaged (its checksum is wrong): use an older one and replay from there")
     try:
-        snapshot = _decoder.decode(body)
+        return _decoders[version].decode(body)  # type: ignore[attr-defined, no-any-return]
     except (msgspec.DecodeError, ConfigError) as error:
         raise SnapshotError(f"the snapshot cannot be read: {error}") from error
-    return snapshot.rules, snapshot.state

@@ -1,4 +1,4 @@
-"""One source of the order-free engine: what it holds, and when there will be something to close."""
+"""One source of the order-free engine: what it holds, and when there will be something to close or to refuse."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ IDLE = 1 << 65
 class Source:
     """The open batch of a source, the rows that are not in it yet, and the clock at which a batch may close.
 
+    A copy is refused as soon as no other copy can come any more, which is a matter of the clock alone: so hosts agree
+    on what has come out by then, and one can go on where another was.
+
     ``inbox`` takes accepted rows as they come. ``due`` is never later than the next closing: :meth:`seen_at` lowers it
     for rows received since, :meth:`plan` computes it anew. ``keys`` holds a time of each key up to the event time
     ``limit``, the end of the window of the first known row; what lies beyond cannot bear on the next closing. Capped,
@@ -26,6 +29,7 @@ class Source:
     __slots__ = (
         "_caps",
         "_clash_wait",
+        "_copy_wait",
         "_full_wait",
         "_max_delay",
         "_size_wait",
@@ -46,7 +50,7 @@ class Source:
         self._max_delay = config.max_delay
         self._clash_wait = config.max_delay + midpoint
         self._full_wait = config.max_delay + config.window + 1
-        self._size_wait = config.max_delay + 1
+        self._copy_wait = self._size_wait = config.max_delay + 1
         self._caps = config.caps
         if self._caps is None:
             self.open = OpenBatch(config.window, midpoint=midpoint, rows=rows)
@@ -70,8 +74,12 @@ class Source:
             self.limit = time + self._window
         if time > self.limit:
             return False
-        known = self.keys.setdefault(key, time)
-        due = time + (self._full_wait if known == time else self._clash_wait)
+        known = self.keys.get(key)
+        if known is None:
+            self.keys[key] = time
+            due = time + self._full_wait
+        else:
+            due = time + (self._copy_wait if known == time else self._clash_wait)
         if self._caps is not None and self._overflows(size):
             due = min(due, time + self._size_wait)
         if due >= self.due:
@@ -117,7 +125,12 @@ class Source:
                 break
             if self._caps is not None and self._overflows(row[5]):
                 self.due = min(self.due, row[0] + self._size_wait)
-            if self.keys.setdefault(row[1], row[0]) != row[0]:
+            known = self.keys.get(row[1])
+            if known is None:
+                self.keys[row[1]] = row[0]
+            elif known == row[0]:
+                self.due = min(self.due, row[0] + self._copy_wait)
+            else:
                 self.due = min(self.due, row[0] + self._clash_wait)
                 break
 

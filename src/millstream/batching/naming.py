@@ -1,0 +1,44 @@
+"""The identities of whole columns of batches, hashed over the same bytes as those of single ones (``identity.py``)."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.batching.columns import History
+from millstream.batching.texts import joined_lists, json_integers, json_strings, woven
+
+
+def name_columns(history: History) -> pa.Table:
+    """The batches of *history* under their identities: a table of ``CLOSED_SCHEMA``."""
+    batches = history.batches
+    count = len(batches)
+    names = pa.array([hashlib.sha256(text).hexdigest() for text in _texts(history)], pa.string())
+    kinds = pa.array(["batch"]).take(pa.array(np.zeros(count, np.int64)))
+    nobody = pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
+    return batches.add_column(0, "batch", names).append_column("kind", kinds).append_column("amends", nobody)
+
+
+def _texts(history: History) -> list[bytes]:
+    """What is hashed, batch by batch."""
+    if not len(history.batches):
+        return []
+    members = history.events.select(["event_time", "key", "digest"]).take(history.rows)
+    times, keys, digests = (members[name] for name in ("event_time", "key", "digest"))
+    rows = woven("[", json_integers(times), ",", json_strings(keys), ",", json_strings(digests), "]")
+    head = msgspec.json.encode(("millstream batch", history.config.version)).decode("utf-8")[:-1] + ","
+    sources, starts = json_strings(history.batches["source"]), json_integers(history.batches["start"])
+    texts = woven(head, sources, ",", starts, ",[", joined_lists(rows, _offsets(history)), "]]")
+    found: list[bytes] = texts.cast(pa.large_binary()).to_pylist()
+    return found
+
+
+def _offsets(history: History) -> Any:
+    """Where the members of each batch begin among all members, and where they end."""
+    sizes = pc.list_value_length(history.batches["events"]).to_numpy()
+    return np.append(0, np.cumsum(sizes))
