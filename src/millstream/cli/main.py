@@ -22,6 +22,7 @@ COMMANDS = {
     "log": ("millstream.cli.log:log", "Write, read and check message logs."),
     "batch": ("millstream.cli.batch:batch", "Batch JSON lines by event time."),
     "anchor": ("millstream.cli.anchor:anchor", "The ledger of anchors, and replaying it."),
+    "did": ("millstream.cli.did:did", "Decentralized identifiers: make requests, resolve."),
     "prove": ("millstream.cli.prove:prove", "Print the proof of one message."),
     "verify": ("millstream.cli.prove:verify", "Check a proof with nothing but the files it names."),
     "store": ("millstream.cli.store:store", "Content items on storage providers."),

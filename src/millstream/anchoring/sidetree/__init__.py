@@ -1,0 +1,56 @@
+"""The Sidetree v1.0 protocol: operations on decentralized identifiers, their batch files, and their resolution.
+
+All of it is pure: bytes and plain values in, bytes and plain values out. A batch goes
+:func:`parse_request` → :func:`write_batch` → (content-addressed storage, ledger) → :func:`read_batch` →
+:func:`resolve`.
+"""
+
+from __future__ import annotations
+
+from millstream.anchoring.sidetree.batch_files import NamedFile, WrittenBatch, one_per_suffix, write_batch
+from millstream.anchoring.sidetree.batch_reading import ReadBatch, read_batch
+from millstream.anchoring.sidetree.composing import (
+    create_request,
+    deactivate_request,
+    recover_request,
+    update_request,
+)
+from millstream.anchoring.sidetree.did import Did, long_form, parse_did, resolution
+from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, RequestError, SidetreeError
+from millstream.anchoring.sidetree.keys import PrivateKey
+from millstream.anchoring.sidetree.operations import Operation, OperationType, parse_request
+from millstream.anchoring.sidetree.profile import ORB, PROFILES, SIDETREE, Profile
+from millstream.anchoring.sidetree.resolving import Anchored, DidState, apply, resolve
+
+__all__ = [
+    "ORB",
+    "PROFILES",
+    "SIDETREE",
+    "Anchored",
+    "BatchFileError",
+    "BatchTooLargeError",
+    "Did",
+    "DidState",
+    "NamedFile",
+    "Operation",
+    "OperationType",
+    "PrivateKey",
+    "Profile",
+    "ReadBatch",
+    "RequestError",
+    "SidetreeError",
+    "WrittenBatch",
+    "apply",
+    "create_request",
+    "deactivate_request",
+    "long_form",
+    "one_per_suffix",
+    "parse_did",
+    "parse_request",
+    "read_batch",
+    "recover_request",
+    "resolution",
+    "resolve",
+    "update_request",
+    "write_batch",
+]

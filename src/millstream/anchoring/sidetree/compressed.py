@@ -1,0 +1,53 @@
+"""The outside of the five files: canonical JSON under GZIP, with bounds on both sizes."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.sidetree.encoding import canonical
+from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError
+
+
+def pack(value: Any, file: str, limit: int) -> bytes:
+    """*value* as a file of at most *limit* bytes: the same value gives the same bytes.
+
+    *file* names it in the :class:`BatchTooLargeError`.
+    """
+    data = gzip.compress(canonical(value), mtime=0)
+    if len(data) > limit:
+        raise BatchTooLargeError(file, len(data), limit)
+    return data
+
+
+def unpack(data: bytes, file: str, limit: int, inflation: int) -> dict[str, Any]:
+    """The object in *data*; at most *inflation* times *limit* bytes are ever unpacked.
+
+    Raises :class:`BatchFileError`.
+    """
+    if len(data) > limit:
+        raise BatchFileError(f"the {file} has more than {limit:,} bytes")
+    text = _inflate(data, file, limit * inflation)
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BatchFileError(f"the {file} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BatchFileError(f"the {file} must be a JSON object")
+    return value
+
+
+def _inflate(data: bytes, file: str, limit: int) -> bytes:
+    stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        text = stream.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise BatchFileError(f"the {file} is not GZIP: {error}") from error
+    if len(text) > limit:
+        raise BatchFileError(f"the {file} unpacks to more than {limit:,} bytes")
+    if not stream.eof or stream.unused_data:
+        raise BatchFileError(f"the {file} is cut short, or goes on after its end")
+    return text

@@ -1,0 +1,117 @@
+"""DIDs and what resolving one answers (Sidetree v1.0, "DID URI Composition" and "Resolution").
+
+A short form is ``did:METHOD:SUFFIX``. A long form carries the create operation behind it, so that a DID can be used
+before it is anchored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.sidetree.encoding import canonical, check_multihash, decode, encode, hash_of, hashes_to
+from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.operations import Operation, OperationType, check_delta, check_suffix_data
+from millstream.anchoring.sidetree.patches import PURPOSES
+from millstream.anchoring.sidetree.profile import Profile
+from millstream.anchoring.sidetree.resolving import Anchored, DidState, resolve
+
+RESOLUTION_CONTEXT = "https://w3id.org/did-resolution/v1"
+DOCUMENT_CONTEXT = "https://www.w3.org/ns/did/v1"
+
+
+class Did(msgspec.Struct, frozen=True):
+    """A DID; ``create`` is the operation that a long form carries, ``text`` the DID as it was written."""
+
+    text: str
+    method: str
+    suffix: str
+    create: Operation | None = None
+
+    @property
+    def short(self) -> str:
+        return f"did:{self.method}:{self.suffix}"
+
+
+def parse_did(text: str, profile: Profile) -> Did:
+    """The DID in *text*. Raises :class:`RequestError`: not of this method, or a long form that is not canonical."""
+    prefix = f"did:{profile.method}:"
+    if not text.startswith(prefix) or len(text) > 4 * profile.max_operation_bytes:
+        raise RequestError("did", f"{text[:60]!r} is no DID of this node; they begin with {prefix!r}")
+    suffix, separator, state = text[len(prefix) :].partition(":")
+    check_multihash(suffix, "the suffix of the DID")
+    create = _initial_state(state, suffix, profile) if separator else None
+    return Did(text, profile.method, suffix, create)
+
+
+def long_form(create: Operation, profile: Profile) -> str:
+    """The long form of the DID that *create* makes."""
+    state = encode(canonical({"suffixData": create.suffix_data, "delta": create.delta}))
+    return f"did:{profile.method}:{create.suffix}:{state}"
+
+
+def resolution(did: Did, state: DidState | None) -> dict[str, Any] | None:
+    """The answer for *did* whose anchored state is *state*; None where nothing is known of it."""
+    if state is not None:
+        return _answer(did, state, published=True)
+    if did.create is None:
+        return None
+    initial = resolve([Anchored(-1, 0, did.create)])
+    assert initial is not None, "a checked create has a state"
+    return _answer(did, initial, published=False)
+
+
+def _initial_state(text: str, suffix: str, profile: Profile) -> Operation:
+    try:
+        value = msgspec.json.decode(decode(text))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError("did", "the long form of the DID holds no JSON") from error
+    if not isinstance(value, dict) or set(value) != {"suffixData", "delta"}:
+        raise RequestError("did", "a long form holds exactly 'suffixData' and 'delta'")
+    if encode(canonical(value)) != text:
+        raise RequestError("did", "the long form of the DID is not in canonical form")
+    suffix_data, delta = check_suffix_data(value["suffixData"], profile), check_delta(value["delta"], profile)
+    if hash_of(suffix_data) != suffix or not hashes_to(delta, suffix_data["deltaHash"]):
+        raise RequestError("did", "the long form does not belong to the suffix of this DID")
+    return Operation(OperationType.CREATE, suffix, delta, suffix_data)
+
+
+def _answer(did: Did, state: DidState, *, published: bool) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"method": {"published": published}}
+    if state.deactivated:
+        document = _head(did.short)
+        metadata |= {"deactivated": True, "canonicalId": did.short}
+    else:
+        document = _document(did.text, state)
+        metadata["method"]["recoveryCommitment"] = state.recovery_commitment
+        if state.update_commitment is not None:
+            metadata["method"]["updateCommitment"] = state.update_commitment
+        if did.text != did.short:
+            metadata["equivalentId"] = [did.short]
+        if published:
+            metadata["canonicalId"] = did.short
+    return {"@context": RESOLUTION_CONTEXT, "didDocument": document, "didDocumentMetadata": metadata}
+
+
+def _head(name: str) -> dict[str, Any]:
+    return {"id": name, "@context": [DOCUMENT_CONTEXT, {"@base": name}]}
+
+
+def _document(name: str, state: DidState) -> dict[str, Any]:
+    content, document = state.document, _head(name)
+    if "alsoKnownAs" in content:
+        document["alsoKnownAs"] = content["alsoKnownAs"]
+    if "services" in content:
+        document["service"] = [{**service, "id": f"#{service['id']}"} for service in content["services"]]
+    keys = content.get("publicKeys", [])
+    if keys:
+        document["verificationMethod"] = [
+            {"id": f"#{key['id']}", "controller": name, "type": key["type"], "publicKeyJwk": key["publicKeyJwk"]}
+            for key in keys
+        ]
+    for purpose in PURPOSES:
+        users = [f"#{key['id']}" for key in keys if purpose in key.get("purposes", [])]
+        if users:
+            document[purpose] = users
+    return document

@@ -1,0 +1,205 @@
+"""Operations: parsed from what clients send, and checked (Sidetree v1.0, "DID Operations").
+
+A request is checked as far as one operation can tell: form, sizes, hashes, and that it is signed by the key that it
+reveals. Whether that key is the one the DID is waiting for is known when it is resolved.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.sidetree.encoding import (
+    canonical,
+    check_multihash,
+    commitment_of,
+    hash_of,
+    hashes_to,
+    is_base64url,
+)
+from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.keys import check_key
+from millstream.anchoring.sidetree.patches import check_patches
+from millstream.anchoring.sidetree.profile import Profile
+from millstream.anchoring.sidetree.signatures import Signed, parse_signed
+
+Object = Mapping[str, Any]
+
+
+class OperationType(enum.StrEnum):
+    """The four operations."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    RECOVER = "recover"
+    DEACTIVATE = "deactivate"
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One operation on the DID of ``suffix``.
+
+    ``suffix_data`` is that of a create. ``reveal_value`` and ``signed`` are those of the others. ``delta`` is None for
+    a deactivate, and where an anchored delta is not to be had.
+    """
+
+    type: OperationType
+    suffix: str
+    delta: Object | None = None
+    suffix_data: Object | None = None
+    reveal_value: str = ""
+    signed: Signed | None = None
+
+    @property
+    def key(self) -> Object:
+        """The public key that signed it, out of the signed payload; not for a create."""
+        return _payload(self)[_KEYS[self.type]]  # type: ignore[no-any-return]
+
+    @property
+    def request(self) -> Object:
+        """The operation as a client would send it."""
+        if self.type == OperationType.CREATE:
+            return {"type": "create", "suffixData": self.suffix_data, "delta": self.delta}
+        signed = {"signedData": self.signed.text} if self.signed else {}
+        head = {"type": self.type.value, "didSuffix": self.suffix, "revealValue": self.reveal_value}
+        return {**head, **signed, **({"delta": self.delta} if self.type != OperationType.DEACTIVATE else {})}
+
+
+_KEYS = {
+    OperationType.UPDATE: "updateKey",
+    OperationType.RECOVER: "recoveryKey",
+    OperationType.DEACTIVATE: "recoveryKey",
+}
+_SIGNED_MEMBERS = {
+    OperationType.UPDATE: {"updateKey", "deltaHash"},
+    OperationType.RECOVER: {"recoveryKey", "deltaHash", "recoveryCommitment"},
+    OperationType.DEACTIVATE: {"recoveryKey", "didSuffix"},
+}
+_REQUEST_MEMBERS = {
+    OperationType.CREATE: {"type", "suffixData", "delta"},
+    OperationType.UPDATE: {"type", "didSuffix", "revealValue", "delta", "signedData"},
+    OperationType.RECOVER: {"type", "didSuffix", "revealValue", "delta", "signedData"},
+    OperationType.DEACTIVATE: {"type", "didSuffix", "revealValue", "signedData"},
+}
+_decoder = msgspec.json.Decoder()
+
+
+def parse_request(data: bytes, profile: Profile) -> Operation:
+    """The operation in the JSON *data* of a client. Raises :class:`RequestError`, which names the rule it breaks."""
+    if len(data) > profile.max_operation_bytes:
+        raise RequestError("operation_too_large", f"an operation has at most {profile.max_operation_bytes:,} bytes")
+    try:
+        request = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError("not_json", f"the operation is not JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise RequestError("not_json", "an operation is a JSON object")
+    kind = _type_of(request)
+    if set(request) != _REQUEST_MEMBERS[kind]:
+        raise RequestError("members", f"a {kind} has exactly the members {', '.join(sorted(_REQUEST_MEMBERS[kind]))}")
+    return _create(request, profile) if kind == OperationType.CREATE else _signed_operation(kind, request, profile)
+
+
+def check_suffix_data(value: object, profile: Profile) -> Object:
+    """*value*, which must be the suffix data of a create. Raises :class:`RequestError`."""
+    required, optional = {"deltaHash", "recoveryCommitment"}, {"type"} | profile.extra_suffix_data
+    if not isinstance(value, dict) or not required <= set(value) <= required | optional:
+        raise RequestError("suffix_data", "suffixData has 'deltaHash', 'recoveryCommitment' and perhaps 'type'")
+    for name in required:
+        check_multihash(value[name], f"{name} of suffixData")
+    kind = value.get("type", "")
+    if not isinstance(kind, str) or len(kind) > 4 or not is_base64url(kind):
+        raise RequestError("suffix_data", "the type in suffixData has at most 4 characters of base64url")
+    return value
+
+
+def check_delta(value: object, profile: Profile) -> Object:
+    """*value*, which must be a delta of a size that is allowed. Raises :class:`RequestError`."""
+    if not isinstance(value, dict) or set(value) != {"patches", "updateCommitment"}:
+        raise RequestError("delta", "a delta has exactly the members 'patches' and 'updateCommitment'")
+    size = len(canonical(value))
+    if size > profile.max_delta_bytes:
+        raise RequestError("delta_too_large", f"a delta has at most {profile.max_delta_bytes:,} bytes, not {size:,}")
+    check_patches(value["patches"], profile)
+    check_multihash(value["updateCommitment"], "updateCommitment of the delta")
+    return value
+
+
+def check_signed(kind: OperationType, text: object, profile: Profile, suffix: str) -> Signed:
+    """The signed data *text* of an operation *kind* on *suffix*, with the members it must have.
+
+    The signature itself is not verified. Raises :class:`RequestError`.
+    """
+    signed = parse_signed(text, profile)
+    members, required = set(signed.payload), _SIGNED_MEMBERS[kind]
+    if not required <= members <= required | profile.extra_signed:
+        names = ", ".join(sorted(required))
+        raise RequestError("signed_data_invalid", f"the signed data of a {kind} has exactly the members {names}")
+    check_key(signed.payload[_KEYS[kind]], profile)
+    for name in required & {"deltaHash", "recoveryCommitment"}:
+        check_multihash(signed.payload[name], f"{name} of the signed data")
+    if kind == OperationType.DEACTIVATE and signed.payload["didSuffix"] != suffix:
+        raise RequestError("signed_data_invalid", "the signed data of the deactivate is for another DID")
+    return signed
+
+
+def check_reference(value: object) -> tuple[str, str]:
+    """The suffix and reveal value of *value*, an object with both. Raises :class:`RequestError`."""
+    if not isinstance(value, dict) or not {"didSuffix", "revealValue"} <= set(value):
+        raise RequestError("reference", "an operation reference has the members 'didSuffix' and 'revealValue'")
+    suffix = check_multihash(value["didSuffix"], "didSuffix")
+    return suffix, check_multihash(value["revealValue"], "revealValue")
+
+
+def reveals_its_key(operation: Operation) -> bool:
+    """Whether the reveal value is that of the key, and the signature one of that key."""
+    signed = operation.signed
+    return signed is not None and hashes_to(operation.key, operation.reveal_value) and signed.holds_under(operation.key)
+
+
+def _type_of(request: Object) -> OperationType:
+    try:
+        return OperationType(str(request.get("type")))
+    except ValueError as error:
+        raise RequestError("type", "the type of an operation is create, update, recover or deactivate") from error
+
+
+def _create(request: Object, profile: Profile) -> Operation:
+    suffix_data = check_suffix_data(request["suffixData"], profile)
+    delta = check_delta(request["delta"], profile)
+    if not hashes_to(delta, suffix_data["deltaHash"]):
+        raise RequestError("delta_hash", "the delta does not hash to the deltaHash in suffixData")
+    if delta["updateCommitment"] == suffix_data["recoveryCommitment"]:
+        raise RequestError("key_reuse", "the commitments to update and to recovery must differ")
+    return Operation(OperationType.CREATE, hash_of(suffix_data), delta, suffix_data)
+
+
+def _signed_operation(kind: OperationType, request: Object, profile: Profile) -> Operation:
+    suffix, reveal_value = check_reference(request)
+    signed = check_signed(kind, request["signedData"], profile, suffix)
+    delta = None if kind == OperationType.DEACTIVATE else check_delta(request["delta"], profile)
+    operation = Operation(kind, suffix, delta, reveal_value=reveal_value, signed=signed)
+    if delta is not None and not hashes_to(delta, signed.payload["deltaHash"]):
+        raise RequestError("delta_hash", "the delta does not hash to the deltaHash in the signed data")
+    if not reveals_its_key(operation):
+        raise RequestError("signature", "the operation is not signed by the key whose hash is its revealValue")
+    _refuse_reuse(operation)
+    return operation
+
+
+def _refuse_reuse(operation: Operation) -> None:
+    """A key that is revealed is public: nobody may commit to it again."""
+    next_commitment = (
+        _payload(operation).get("recoveryCommitment")
+        if operation.type == OperationType.RECOVER
+        else (operation.delta or {}).get("updateCommitment")
+    )
+    if next_commitment == commitment_of(operation.reveal_value):
+        raise RequestError("key_reuse", "the next commitment must be to another key than the one revealed here")
+
+
+def _payload(operation: Operation) -> Object:
+    assert operation.signed is not None, "a create has no signed data"
+    return operation.signed.payload

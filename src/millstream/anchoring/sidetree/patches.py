@@ -1,0 +1,172 @@
+"""Patches: how an operation changes the document of a DID (Sidetree v1.0, "DID State Patches").
+
+The document here is the state that patches work on: ``{"publicKeys": […], "services": […], "alsoKnownAs": […]}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from millstream.anchoring.sidetree.encoding import is_base64url
+from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.profile import (
+    ADD_KEYS,
+    ADD_NAMES,
+    ADD_SERVICES,
+    REMOVE_KEYS,
+    REMOVE_NAMES,
+    REMOVE_SERVICES,
+    REPLACE,
+    Profile,
+)
+
+Document = dict[str, list[Any]]
+
+MAX_ID_LENGTH = 50
+MAX_SERVICE_TYPE_LENGTH = 30
+PURPOSES = ("authentication", "assertionMethod", "keyAgreement", "capabilityInvocation", "capabilityDelegation")
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*(?:#(?:[A-Za-z0-9._~:/?@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)?")  # fmt: skip  # noqa: E501
+
+
+def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, Any]]:
+    """*patches*, which must be a list of patches that *profile* allows. Raises :class:`RequestError`."""
+    if not isinstance(patches, list) or not patches:
+        raise _wrong("a delta needs a list of at least one patch")
+    for patch in patches:
+        action = patch.get("action") if isinstance(patch, dict) else None
+        if not isinstance(action, str) or action not in profile.patches:
+            raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is no patch action that is allowed here")
+        member, check = _CHECKS[action]
+        if set(patch) != {"action", member}:
+            raise _wrong(f"a patch {action!r} has exactly the members 'action' and {member!r}")
+        check(patch[member])
+    return patches
+
+
+def apply_patches(document: Document, patches: Iterable[Mapping[str, Any]]) -> Document:
+    """*document* after *patches* (checked ones), in order; *document* itself stays as it is."""
+    for patch in patches:
+        document = _APPLIERS[patch["action"]](document, patch)
+    return document
+
+
+def _check_document(document: object) -> None:
+    if not isinstance(document, dict) or set(document) - {"publicKeys", "services"}:
+        raise _wrong("the document of a replace patch has the members 'publicKeys' and 'services', and no other")
+    for member, check in (("publicKeys", _check_keys), ("services", _check_services)):
+        if member in document:
+            check(document[member])
+
+
+def _check_keys(keys: object) -> None:
+    for key in _objects(keys, "publicKeys"):
+        if not {"id", "type", "publicKeyJwk"} <= set(key) <= {"id", "type", "publicKeyJwk", "purposes"}:
+            raise _wrong("a public key has 'id', 'type', 'publicKeyJwk', and perhaps 'purposes'")
+        if not isinstance(key["publicKeyJwk"], dict) or not isinstance(key["type"], str):
+            raise _wrong("a public key's publicKeyJwk must be an object, and its type text")
+        _check_purposes(key.get("purposes", []))
+    _check_ids([key["id"] for key in _objects(keys, "publicKeys")], unique=True)
+
+
+def _check_purposes(purposes: object) -> None:
+    if not isinstance(purposes, list) or any(p not in PURPOSES for p in purposes if isinstance(p, str)):
+        raise _wrong(f"the purposes of a public key are some of {', '.join(PURPOSES)}")
+    if not all(isinstance(p, str) for p in purposes) or len(set(purposes)) != len(purposes):
+        raise _wrong("the purposes of a public key are texts, each at most once")
+
+
+def _check_services(services: object) -> None:
+    for service in _objects(services, "services"):
+        if set(service) != {"id", "type", "serviceEndpoint"}:
+            raise _wrong("a service has exactly the members 'id', 'type' and 'serviceEndpoint'")
+        if not isinstance(service["type"], str) or len(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
+            raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} characters")
+        endpoint = service["serviceEndpoint"]
+        if not isinstance(endpoint, dict) and not (isinstance(endpoint, str) and _URI.fullmatch(endpoint)):
+            raise _wrong("a serviceEndpoint is a URI or an object")
+    _check_ids([service["id"] for service in _objects(services, "services")], unique=True)
+
+
+def _check_id_list(ids: object) -> None:
+    if not isinstance(ids, list):
+        raise _wrong("'ids' must be a list")
+    _check_ids(ids, unique=False)
+
+
+def _check_ids(ids: Sequence[object], *, unique: bool) -> None:
+    for name in ids:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_ID_LENGTH or not is_base64url(name):
+            raise _wrong(f"{str(name)[:60]!r} is no id: 1 to {MAX_ID_LENGTH} characters of base64url")
+    if unique and len(set(ids)) != len(ids):
+        raise _wrong("an id occurs twice")
+
+
+def _check_uris(uris: object) -> None:
+    if not isinstance(uris, list) or not all(isinstance(uri, str) and _URI.fullmatch(uri) for uri in uris):
+        raise _wrong("'uris' must be a list of URIs")
+    if len(set(uris)) != len(uris):
+        raise _wrong("a URI occurs twice")
+
+
+def _objects(value: object, name: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise _wrong(f"{name!r} must be a list of objects")
+    return value
+
+
+def _wrong(text: str) -> RequestError:
+    return RequestError("patch_invalid", text)
+
+
+def _put(member: str, added: str) -> Callable[[Document, Mapping[str, Any]], Document]:
+    """Add items with ids; one that is there already is replaced where it stands."""
+
+    def apply(document: Document, patch: Mapping[str, Any]) -> Document:
+        items = {item["id"]: item for item in document.get(member, [])}
+        items.update((item["id"], item) for item in patch[added])
+        return {**document, member: list(items.values())}
+
+    return apply
+
+
+def _drop(member: str) -> Callable[[Document, Mapping[str, Any]], Document]:
+    """Remove items by id; ids that are not there are passed over."""
+
+    def apply(document: Document, patch: Mapping[str, Any]) -> Document:
+        if member not in document:
+            return document
+        return {**document, member: [item for item in document[member] if item["id"] not in patch["ids"]]}
+
+    return apply
+
+
+def _add_names(document: Document, patch: Mapping[str, Any]) -> Document:
+    names = dict.fromkeys([*document.get("alsoKnownAs", []), *patch["uris"]])
+    return {**document, "alsoKnownAs": list(names)}
+
+
+def _remove_names(document: Document, patch: Mapping[str, Any]) -> Document:
+    return {**document, "alsoKnownAs": [n for n in document.get("alsoKnownAs", []) if n not in patch["uris"]]}
+
+
+_CHECKS: dict[str, tuple[str, Callable[[object], None]]] = {
+    REPLACE: ("document", _check_document),
+    ADD_KEYS: ("publicKeys", _check_keys),
+    REMOVE_KEYS: ("ids", _check_id_list),
+    ADD_SERVICES: ("services", _check_services),
+    REMOVE_SERVICES: ("ids", _check_id_list),
+    ADD_NAMES: ("uris", _check_uris),
+    REMOVE_NAMES: ("uris", _check_uris),
+}
+_APPLIERS: dict[str, Callable[[Document, Mapping[str, Any]], Document]] = {
+    REPLACE: lambda _document, patch: dict(patch["document"]),
+    ADD_KEYS: _put("publicKeys", "publicKeys"),
+    REMOVE_KEYS: _drop("publicKeys"),
+    ADD_SERVICES: _put("services", "services"),
+    REMOVE_SERVICES: _drop("services"),
+    ADD_NAMES: _add_names,
+    REMOVE_NAMES: _remove_names,
+}

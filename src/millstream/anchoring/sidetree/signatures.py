@@ -1,0 +1,69 @@
+"""Signed payloads: compact JWS over the bytes as they came (RFC 7515; Sidetree v1.0, "JSON Web Signatures")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.sidetree.encoding import canonical, decode, encode
+from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.keys import PrivateKey, algorithm_of, verifier
+from millstream.anchoring.sidetree.profile import Profile
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """A compact JWS: its text, the header's algorithm, and the payload as an object. Nothing has been verified."""
+
+    text: str
+    algorithm: str
+    payload: Mapping[str, Any]
+
+    def holds_under(self, jwk: Mapping[str, Any]) -> bool:
+        """Whether the signature is one of *jwk* (checked by :func:`~millstream.anchoring.sidetree.keys.check_key`)."""
+        if algorithm_of(jwk) != self.algorithm:
+            return False
+        message, _, signature = self.text.rpartition(".")
+        try:
+            return verifier(jwk)(decode(signature), message.encode("ascii"))
+        except RequestError:
+            return False
+
+
+def parse_signed(text: object, profile: Profile) -> Signed:
+    """The compact JWS *text*. Raises :class:`RequestError` where its form or header is not allowed."""
+    if not isinstance(text, str) or len(text) > 4 * profile.max_operation_bytes:
+        raise RequestError("signed_data_invalid", "signedData must be a compact JWS of a reasonable size")
+    parts = text.split(".")
+    if len(parts) != 3 or not all(parts):
+        raise RequestError("signed_data_invalid", "signedData must be a compact JWS: header.payload.signature")
+    header, payload = (_object(decode(part), name) for part, name in zip(parts, ("header", "payload"), strict=False))
+    decode(parts[2])
+    algorithm = header.get("alg")
+    if (
+        not isinstance(algorithm, str)
+        or algorithm not in profile.algorithms
+        or not set(header) <= profile.header_members
+    ):
+        allowed = ", ".join(sorted(profile.algorithms))
+        raise RequestError("signed_data_invalid", f"the JWS header needs an alg of {allowed}, and has nothing else")
+    if not isinstance(header.get("kid", ""), str):
+        raise RequestError("signed_data_invalid", "the kid of a JWS header must be text")
+    return Signed(text, algorithm, payload)
+
+
+def sign(payload: Mapping[str, Any], key: PrivateKey) -> str:
+    """*payload* as a compact JWS of *key*."""
+    message = f"{encode(canonical({'alg': key.algorithm}))}.{encode(canonical(payload))}"
+    return f"{message}.{encode(key.sign(message.encode('ascii')))}"
+
+
+def _object(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError("signed_data_invalid", f"the {name} of signedData is not JSON") from error
+    if not isinstance(value, dict):
+        raise RequestError("signed_data_invalid", f"the {name} of signedData must be an object")
+    return value

@@ -1,0 +1,237 @@
+"""``millstream did``: requests for decentralized identifiers, made and resolved with files alone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+import msgspec
+
+from millstream.cli.common import Command, print_json
+from millstream.core.errors import InputError, NotFoundError
+
+if TYPE_CHECKING:
+    from millstream.anchoring.sidetree import Operation, PrivateKey, Profile
+
+MAX_OPERATIONS_BYTES = 64 << 20
+
+
+class DidInputError(InputError):
+    """A file on the command line cannot be used."""
+
+
+class DidUnknownError(NotFoundError):
+    """Nothing is known of the DID."""
+
+
+profile_option = click.option(
+    "--profile", "profile_name", type=click.Choice(["sidetree", "orb"]), default="sidetree", help="The network's rules."
+)
+patches_option = click.option("--patches", type=click.File("rb"), help="JSON: a patch, or a list of them.")
+
+
+def key_option(name: str, text: str) -> Callable[[Command], Command]:
+    """An option that names a key file."""
+    return click.option(name, required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=text)
+
+
+@click.group()
+def did() -> None:
+    """Decentralized identifiers (Sidetree v1.0): requests are printed as JSON, keys stay in files.
+
+    \b
+    millstream did key update.jwk; millstream did key recovery.jwk
+    millstream did create --update-key update.jwk --recovery-key recovery.jwk > create.json
+    millstream did name create.json
+    """
+
+
+@did.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--curve", type=click.Choice(["secp256k1", "Ed25519"]), default="secp256k1", show_default=True)
+def key(file: Path, curve: str) -> None:
+    """Make a private key in FILE, readable by its owner alone. An existing file is never replaced."""
+    from millstream.anchoring.sidetree import PrivateKey
+
+    made = PrivateKey.from_secret(curve, secrets.token_bytes(32))
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise DidInputError(f"{file} exists; a key is never overwritten, choose another name") from error
+    with os.fdopen(handle, "wb") as out:
+        out.write(msgspec.json.encode(made.jwk) + b"\n")
+        out.flush()
+        os.fsync(out.fileno())
+    print_json(made.public)
+
+
+@did.command()
+@key_option("--update-key", "The key that will sign the first update.")
+@key_option("--recovery-key", "The key that can recover or deactivate the DID.")
+@patches_option
+@click.option("--type", "kind", default="", metavar="TEXT", help="A type of at most 4 characters.")
+@profile_option
+def create(update_key: Path, recovery_key: Path, patches: BinaryIO | None, kind: str, profile_name: str) -> None:
+    """Print the request that creates a DID."""
+    from millstream.anchoring.sidetree import create_request
+
+    update, recovery = read_key(update_key), read_key(recovery_key)
+    content = read_patches(patches) or [{"action": "replace", "document": {}}]
+    request = create_request(content, update_key=update.public, recovery_key=recovery.public, kind=kind)
+    print_request(request, profile_of(profile_name))
+
+
+@did.command()
+@click.argument("name", metavar="DID")
+@key_option("--key", "The present update key.")
+@key_option("--next-key", "The key that will sign the next update.")
+@click.option("--patches", type=click.File("rb"), required=True, help="JSON: a patch, or a list of them.")
+@profile_option
+def update(name: str, key: Path, next_key: Path, patches: BinaryIO, profile_name: str) -> None:
+    """Print the request that changes a DID's document."""
+    from millstream.anchoring.sidetree import update_request
+
+    profile = profile_of(profile_name)
+    suffix, signer = suffix_of(name, profile), read_key(key)
+    request = update_request(suffix, read_patches(patches), key=signer, next_update_key=read_key(next_key).public)
+    print_request(request, profile)
+
+
+@did.command()
+@click.argument("name", metavar="DID")
+@key_option("--key", "The present recovery key.")
+@key_option("--next-recovery-key", "The recovery key from now on.")
+@key_option("--next-update-key", "The update key from now on.")
+@patches_option
+@profile_option
+def recover(
+    name: str, key: Path, next_recovery_key: Path, next_update_key: Path, patches: BinaryIO | None, profile_name: str
+) -> None:
+    """Print the request that begins a DID's document anew, under new keys."""
+    from millstream.anchoring.sidetree import recover_request
+
+    profile = profile_of(profile_name)
+    request = recover_request(
+        suffix_of(name, profile),
+        read_patches(patches) or [{"action": "replace", "document": {}}],
+        key=read_key(key),
+        next_recovery_key=read_key(next_recovery_key).public,
+        next_update_key=read_key(next_update_key).public,
+    )
+    print_request(request, profile)
+
+
+@did.command()
+@click.argument("name", metavar="DID")
+@key_option("--key", "The present recovery key.")
+@profile_option
+def deactivate(name: str, key: Path, profile_name: str) -> None:
+    """Print the request that ends a DID. It cannot be taken back."""
+    from millstream.anchoring.sidetree import deactivate_request
+
+    profile = profile_of(profile_name)
+    print_request(deactivate_request(suffix_of(name, profile), key=read_key(key)), profile)
+
+
+@did.command("name")
+@click.argument("request", type=click.File("rb"))
+@profile_option
+def name_(request: BinaryIO, profile_name: str) -> None:
+    """Print the DID that a create request makes: its short form, and the long form that works at once."""
+    from millstream.anchoring.sidetree import OperationType, long_form
+
+    profile = profile_of(profile_name)
+    operation = parse(request.read(profile.max_operation_bytes + 1).strip(), profile, request.name)
+    if operation.type != OperationType.CREATE:
+        raise DidInputError(f"{request.name} is a request to {operation.type}, and only a create makes a DID")
+    print_json({"did": f"did:{profile.method}:{operation.suffix}", "long_form": long_form(operation, profile)})
+
+
+@did.command()
+@click.argument("name", metavar="DID")
+@click.option("--operations", type=click.File("rb"), metavar="FILE", help="Requests in anchored order, one a line.")
+@profile_option
+def resolve(name: str, operations: BinaryIO | None, profile_name: str) -> None:
+    """Print the document of DID: of a long form as it begins, or after the OPERATIONS in a file.
+
+    Operations on other DIDs are passed over, and so are those that are not valid for the state the DID is in.
+    """
+    from millstream.anchoring import sidetree
+
+    profile = profile_of(profile_name)
+    identifier = sidetree.parse_did(name, profile)
+    state = sidetree.resolve(read_operations(operations, identifier.suffix, profile))
+    answer = sidetree.resolution(identifier, state)
+    if answer is None:
+        raise DidUnknownError(f"nothing is known of {name[:100]}; give its long form, or --operations with its create")
+    print_json(answer)
+
+
+def profile_of(name: str) -> Profile:
+    """The profile *name*."""
+    from millstream.anchoring.sidetree import PROFILES
+
+    return PROFILES[name]
+
+
+def suffix_of(name: str, profile: Profile) -> str:
+    """The suffix of the DID *name*."""
+    from millstream.anchoring.sidetree import parse_did
+
+    return parse_did(name, profile).suffix
+
+
+def read_key(file: Path) -> PrivateKey:
+    """The private key in *file*."""
+    from millstream.anchoring.sidetree import PrivateKey, RequestError
+
+    try:
+        with file.open("rb") as source:
+            return PrivateKey(msgspec.json.decode(source.read(10_000), type=dict[str, str]))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RequestError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DidInputError(f"{file} holds no private key (JWK): {reason}") from error
+
+
+def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
+    """The patches in *source*, which holds one or a list; none without a source."""
+    if source is None:
+        return []
+    try:
+        value = msgspec.json.decode(source.read(1_000_000), type=dict[str, Any] | list[dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DidInputError(f"{source.name} holds no patch: {error}") from error
+    return value if isinstance(value, list) else [value]
+
+
+def read_operations(source: BinaryIO | None, suffix: str, profile: Profile) -> list[Any]:
+    """The operations on *suffix* in *source*, numbered by their lines."""
+    from millstream.anchoring.sidetree import Anchored
+
+    if source is None:
+        return []
+    lines = enumerate(source.read(MAX_OPERATIONS_BYTES).splitlines(), start=1)
+    parsed = [(number, parse(line, profile, f"{source.name}:{number}")) for number, line in lines if line.strip()]
+    return [Anchored(number, 0, operation) for number, operation in parsed if operation.suffix == suffix]
+
+
+def parse(data: bytes, profile: Profile, where: str) -> Operation:
+    """The operation in *data*; *where* it stands is said in the error."""
+    from millstream.anchoring.sidetree import RequestError, parse_request
+
+    try:
+        return parse_request(data, profile)
+    except RequestError as error:
+        raise DidInputError(f"{where}: {error}") from error
+
+
+def print_request(request: bytes, profile: Profile) -> None:
+    """Print *request*, after a check that a node would take it."""
+    parse(request, profile, "the request")
+    sys.stdout.buffer.write(request + b"\n")
+    sys.stdout.buffer.flush()

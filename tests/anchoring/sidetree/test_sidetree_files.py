@@ -1,0 +1,312 @@
+"""The five files: written with their limits, read by every rule of a reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.anchoring import MemoryCas
+from millstream.anchoring.errors import CasNotFoundError
+from millstream.anchoring.sidetree import (
+    ORB,
+    SIDETREE,
+    BatchFileError,
+    BatchTooLargeError,
+    Operation,
+    OperationType,
+    Profile,
+    ReadBatch,
+    WrittenBatch,
+    one_per_suffix,
+    read_batch,
+    write_batch,
+)
+from millstream.anchoring.sidetree.batch_files import parse_anchor
+from millstream.core.cid import cid_of
+from millstream.testing.dids import Person
+
+Json = dict[str, Any]
+Change = Callable[[Json], object]
+
+
+def mixed_batch() -> list[Operation]:
+    people = [Person(f"p{n}") for n in range(6)]
+    changes = [people[2].recover(), people[3].deactivate(), people[4].update(), people[5].update()]
+    return [people[0].create, changes[2], changes[1], people[1].create, changes[0], changes[3]]
+
+
+class Files:
+    """A written batch whose files can be changed before it is read again."""
+
+    def __init__(self, written: WrittenBatch, profile: Profile = SIDETREE) -> None:
+        self.profile = profile
+        self.anchor = written.anchor
+        self.data = {file.kind.removesuffix(" file"): file.data for file in written.files}
+
+    def change(self, kind: str, change: Change) -> Files:
+        """Change the content of one file, and the URIs of all that name it."""
+        content = json.loads(gzip.decompress(self.data[kind]))
+        change(content)
+        return self.replace(kind, gzip.compress(json.dumps(content).encode()))
+
+    def replace(self, kind: str, data: bytes) -> Files:
+        old, self.data[kind] = cid_of(self.data[kind]), data
+        new = cid_of(data)
+        if kind == "core index":
+            self.anchor = self.anchor.replace(old, new)
+            return self
+        owner = {"core proof": "core index", "provisional index": "core index"}.get(kind, "provisional index")
+        text = gzip.decompress(self.data[owner]).decode().replace(old, new)
+        return self.replace(owner, gzip.compress(text.encode()))
+
+    def read(self) -> ReadBatch:
+        files = {cid_of(data): data for data in self.data.values()}
+        return read_batch(self.anchor, lambda uri, limit: files[uri], self.profile)
+
+
+def files_of(operations: list[Operation], profile: Profile = SIDETREE) -> Files:
+    return Files(write_batch(operations, profile), profile)
+
+
+@pytest.fixture
+def files() -> Files:
+    return files_of(mixed_batch())
+
+
+def repeat(items: list[Any]) -> None:
+    items.append(items[0])
+
+
+def provisional_fault(files: Files) -> str:
+    """The reason why only the core operations were kept, without their deltas."""
+    batch = files.read()
+    assert batch.fault is not None
+    assert OperationType.UPDATE not in {operation.type for operation in batch.operations}
+    assert all(operation.delta is None for operation in batch.operations)
+    return batch.fault
+
+
+@pytest.mark.parametrize("profile", [SIDETREE, ORB], ids=lambda p: p.name)
+def test_what_was_written_is_read_back_in_anchored_order(profile: Profile) -> None:
+    written = write_batch(mixed_batch(), profile)
+    batch = Files(written, profile).read()
+    assert batch == ReadBatch(6, written.operations)
+    assert [o.type.value for o in batch.operations] == ["create", "create", "recover", "deactivate", "update", "update"]
+
+
+def test_the_same_operations_give_the_same_bytes() -> None:
+    assert write_batch(mixed_batch(), SIDETREE) == write_batch(mixed_batch(), SIDETREE)
+
+
+@pytest.mark.parametrize(
+    ("make", "kinds"),
+    [
+        (lambda p: p.create, ["chunk", "provisional index", "core index"]),
+        (lambda p: p.update(), ["chunk", "provisional proof", "provisional index", "core index"]),
+        (lambda p: p.recover(), ["chunk", "provisional index", "core proof", "core index"]),
+        (lambda p: p.deactivate(), ["core proof", "core index"]),
+    ],
+    ids=["create", "update", "recover", "deactivate"],
+)
+def test_a_batch_of_one_kind_has_only_the_files_it_needs(make: Callable[[Person], Operation], kinds: list[str]) -> None:
+    files = files_of([make(Person("single"))])
+    assert list(files.data) == kinds
+    assert len(files.read().operations) == 1
+
+
+def test_a_second_operation_for_a_did_waits_for_the_next_batch() -> None:
+    person, other = Person("twice"), Person("once")
+    first, second = person.update(), person.update()
+    assert one_per_suffix([first, other.create, second]) == ([first, other.create], [second])
+    with pytest.raises(BatchFileError, match="at most one operation"):
+        write_batch([first, second], SIDETREE)
+
+
+def test_an_empty_batch_is_no_batch() -> None:
+    with pytest.raises(BatchFileError, match="at least one"):
+        write_batch([], SIDETREE)
+
+
+@pytest.mark.parametrize(
+    ("limit", "file"),
+    [
+        ({"max_operations": 5}, "list of operations"),
+        ({"max_core_index_bytes": 300}, "core index file"),
+        ({"max_provisional_index_bytes": 200}, "provisional index file"),
+        ({"max_chunk_bytes": 200}, "chunk file"),
+        ({"max_proof_bytes": 300}, "provisional proof file"),
+    ],
+)
+def test_a_file_that_would_be_too_large_is_not_written(limit: Mapping[str, int], file: str) -> None:
+    with pytest.raises(BatchTooLargeError) as caught:
+        write_batch(mixed_batch(), msgspec.structs.replace(SIDETREE, **limit))
+    assert caught.value.file == file
+
+
+@pytest.mark.parametrize(
+    "anchor", ["0.x", "01.x", "-1.x", "1", "1.", "1.a.b", ".a", "10001.a", "1.a b", "1." + "a" * 101]
+)
+def test_an_anchor_string_has_a_count_and_one_uri(anchor: str) -> None:
+    with pytest.raises(BatchFileError):
+        parse_anchor(anchor, SIDETREE)
+
+
+CORE_CHANGES: dict[str, tuple[str, Change, str]] = {
+    "unknown member": ("core index", lambda f: f.update(more=1), "not known: more"),
+    "unknown kind": ("core index", lambda f: f["operations"].update(update=[]), "not known: update"),
+    "lists": ("core index", lambda f: f["operations"].update(create={}), "must be lists"),
+    "operations": ("core index", lambda f: f.update(operations=[]), "must be an object"),
+    "long lock": ("core index", lambda f: f.update(writerLockId="é" * 101), "writerLockId"),
+    "no proof file": ("core index", lambda f: f.pop("coreProofFileUri"), "must be a URI"),
+    "null proof file": ("core index", lambda f: f.update(coreProofFileUri=None), "must be a URI"),
+    "no provisional file": ("core index", lambda f: f.pop("provisionalIndexFileUri"), "must be a URI"),
+    "long uri": ("core index", lambda f: f.update(coreProofFileUri="b" * 101), "at most 100 characters"),
+    "bad suffix data": ("core index", lambda f: f["operations"]["create"][0].update(suffixData={}), "suffixData"),
+    "no suffix data": ("core index", lambda f: f["operations"]["create"][0].clear(), "'suffixData'"),
+    "unknown in create": ("core index", lambda f: f["operations"]["create"][0].update(more=1), "not known"),
+    "bad reference": ("core index", lambda f: f["operations"]["recover"][0].pop("revealValue"), "reference"),
+    "unknown in reference": ("core index", lambda f: f["operations"]["recover"][0].update(more=1), "not known"),
+    "twice in core": ("core index", lambda f: repeat(f["operations"]["create"]), "two operations"),
+    "more than the anchor counts": (
+        "core index",
+        lambda f: f["operations"]["deactivate"].extend(
+            {**f["operations"]["deactivate"][0], "didSuffix": Person(f"x{n}").suffix} for n in range(3)
+        ),
+        "more than the 6 operations",
+    ),
+    "missing proof": ("core proof", lambda f: f["operations"]["recover"].pop(), "0 proofs for 1"),
+    "another proof": ("core proof", lambda f: repeat(f["operations"]["deactivate"]), "2 proofs"),
+    "unknown in proofs": ("core proof", lambda f: f.update(more=1), "not known"),
+    "bare proof": ("core proof", lambda f: f["operations"].update(recover=["a.b.c"]), "'signedData'"),
+    "unknown in proof": ("core proof", lambda f: f["operations"]["recover"][0].update(more=1), "not known"),
+    "broken proof": ("core proof", lambda f: f["operations"]["recover"][0].update(signedData="a.b"), "compact JWS"),
+    "proof of another": (
+        "core proof",
+        lambda f: f["operations"]["deactivate"][0].update(signedData=Person("x").deactivate().request["signedData"]),
+        "another DID",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORE_CHANGES)
+def test_a_core_file_that_breaks_a_rule_drops_the_whole_batch(files: Files, name: str) -> None:
+    kind, change, text = CORE_CHANGES[name]
+    with pytest.raises(BatchFileError, match=text):
+        files.change(kind, change).read()
+
+
+PROVISIONAL_CHANGES: dict[str, tuple[str, Change, str]] = {
+    "unknown member": ("provisional index", lambda f: f.update(more=1), "not known"),
+    "two chunks": ("provisional index", lambda f: f["chunks"].append(f["chunks"][0]), "exactly one"),
+    "no chunk": ("provisional index", lambda f: f.pop("chunks"), "exactly one"),
+    "unknown in chunk": ("provisional index", lambda f: f["chunks"][0].update(more=1), "not known"),
+    "chunk without uri": ("provisional index", lambda f: f["chunks"][0].update(chunkFileUri=7), "must be a URI"),
+    "no proof file": ("provisional index", lambda f: f.pop("provisionalProofFileUri"), "must be a URI"),
+    "superfluous proof file": ("provisional index", lambda f: f.pop("operations"), "must not have the member"),
+    "twice": ("provisional index", lambda f: repeat(f["operations"]["update"]), "two operations"),
+    "also in core": (
+        "provisional index",
+        lambda f: f["operations"]["update"][0].update(didSuffix=Person("p0").suffix),
+        "two operations",
+    ),
+    "missing proof": ("provisional proof", lambda f: f["operations"]["update"].pop(), "1 proofs for 2"),
+    "broken proof": ("provisional proof", lambda f: f["operations"]["update"][0].update(signedData=7), "compact JWS"),
+    "missing delta": ("chunk", lambda f: f["deltas"].pop(), "one delta for each of 5"),
+    "bad delta": ("chunk", lambda f: f["deltas"].__setitem__(0, None), "delta"),
+    "long delta": ("chunk", lambda f: f["deltas"][0].update(updateCommitment="x" * 1000), "at most 1,000 bytes"),
+    "unknown in chunk file": ("chunk", lambda f: f.update(more=1), "not known"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROVISIONAL_CHANGES)
+def test_a_bad_provisional_part_leaves_the_core_operations_without_deltas(files: Files, name: str) -> None:
+    kind, change, text = PROVISIONAL_CHANGES[name]
+    assert text in provisional_fault(files.change(kind, change))
+
+
+def test_a_proof_file_that_nobody_needs_is_refused() -> None:
+    files = files_of([Person("lonely").create])
+    with pytest.raises(BatchFileError, match="must not have the member"):
+        files.change("core index", lambda f: f.update(coreProofFileUri="bafy")).read()
+
+
+def test_an_index_that_names_no_operation_is_refused() -> None:
+    files = files_of([Person("gone").deactivate()])
+    files.change("core index", lambda f: (f.pop("operations"), f.pop("coreProofFileUri")))
+    with pytest.raises(BatchFileError, match="names no operation"):
+        files.read()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "cut short"),
+        (b"not gzip", "not GZIP"),
+        (gzip.compress(b"{}")[:-3], "cut short"),
+        (gzip.compress(b"{}") + b"x", "goes on"),
+        (gzip.compress(b"{}") + gzip.compress(b"{}"), "goes on"),
+        (gzip.compress(b"{"), "not JSON"),
+        (gzip.compress(b"\xff"), "not JSON"),
+        (gzip.compress(b"[" * 100_000), "not JSON"),
+        (gzip.compress(b"[]"), "must be a JSON object"),
+        (gzip.compress(b"[]" + b" " * 3_000_000), "unpacks to more than"),
+        (bytes(1_000_001), "more than 1,000,000 bytes"),
+    ],
+)
+def test_a_file_that_is_not_json_under_gzip_within_its_limits_is_refused(files: Files, data: bytes, text: str) -> None:
+    with pytest.raises(BatchFileError, match=text):
+        files.replace("core index", data).read()
+
+
+def test_a_gzip_bomb_is_unpacked_no_further_than_its_limit(files: Files) -> None:
+    bomb = gzip.compress(bytes(200_000_000), compresslevel=6)
+    assert len(bomb) < SIDETREE.max_core_index_bytes
+    with pytest.raises(BatchFileError, match="unpacks to more than 3,000,000"):
+        files.replace("core index", bomb).read()
+
+
+def test_a_file_that_cannot_be_had_is_no_verdict() -> None:
+    written, cas = write_batch(mixed_batch(), SIDETREE), MemoryCas()
+    for file in written.files:
+        assert cas.put(file.data) == file.uri
+    assert read_batch(written.anchor, cas.get, SIDETREE).fault is None
+    for file in written.files:
+        cas.overwrite(file.uri, None)
+        with pytest.raises(CasNotFoundError):
+            read_batch(written.anchor, cas.get, SIDETREE)
+        cas.put(file.data)
+
+
+def test_a_uri_of_no_file_is_a_bad_file() -> None:
+    with pytest.raises(BatchFileError, match="names no file"):
+        read_batch("1.nonsense", MemoryCas().get, SIDETREE)
+
+
+def test_orb_counts_exactly_and_passes_over_unknown_members() -> None:
+    files = files_of(mixed_batch(), ORB).change("core index", lambda f: f.update(more=1))
+    assert len(files.read().operations) == 6
+    files.anchor = files.anchor.replace("6.", "7.", 1)
+    assert files.read().fault == "the anchor counts 7 operations, and the files hold 6"
+
+
+MIXED = write_batch(mixed_batch(), SIDETREE)
+
+
+@given(st.sampled_from([file.kind.removesuffix(" file") for file in MIXED.files]), st.data())
+def test_no_changed_byte_of_a_file_ever_does_more_than_refuse(kind: str, data: st.DataObject) -> None:
+    files = Files(MIXED)
+    text = bytearray(gzip.decompress(files.data[kind]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        batch = files.replace(kind, gzip.compress(bytes(text))).read()
+    except (BatchFileError, KeyError):  # a changed URI names no file here
+        return
+    assert len(batch.operations) <= batch.count
