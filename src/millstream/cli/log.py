@@ -16,7 +16,7 @@ import click
 from millstream.cli.common import json_option, print_json, size_text, store_options
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
-from millstream.log import Batch, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_log, open_store
+from millstream.log import Batch, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log, open_store
 from millstream.settings import Settings
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
@@ -164,15 +164,21 @@ def verify(settings: Settings, name: str, as_json: bool) -> int:
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 @click.argument("name")
+@click.option("--bodies", is_flag=True, help="Bodies alone, into a store that keeps nothing else (layout=nerve).")
+@click.option("--consumers", is_flag=True, help="Let its consumers go on in the copy where they are.")
 @json_option
-def copy(source: str, target: str, name: str, as_json: bool) -> None:
+def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_json: bool) -> None:
     """Copy the log NAME between two stores, such as sqlite:///log.db and segments:///folder.
 
     Ids, times and headers are kept, and every batch is read back and compared. Run it again to go on after an
-    interruption, or to add what was written since.
+    interruption, or to add what was written since. What comes from a store that keeps no times
+    (mysql://…?layout=nerve) has the time of the copy.
     """
     with open_store(source, read_only=True) as old, open_store(target) as new:
-        done = copy_log(_log(old, name), new.log(LogSpec(name)))
+        found, made = _log(old, name), new.log(LogSpec(name))
+        done = copy_log(found, made, bodies_only=bodies)
+        if consumers:
+            copy_consumers(found, made)
     if as_json:
         print_json(done)
     elif done.messages:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from millstream.core.message import MESSAGE_SCHEMA, Message
 from millstream.log.batch import Batch
-from millstream.log.copying import Copied, copy_log
+from millstream.log.copying import Copied, copy_consumers, copy_log
 from millstream.log.errors import (
     CorruptBlockError,
     DamagedLogError,
@@ -75,6 +75,7 @@ __all__ = [
     "Writer",
     "WriterBusyError",
     "WriterFailedError",
+    "copy_consumers",
     "copy_log",
     "open_store",
 ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
 
-from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.batch import Batch
 from millstream.log.errors import DamagedLogError, LogInputError
 from millstream.log.ids import IdRange
@@ -25,17 +24,25 @@ class Copied(msgspec.Struct, frozen=True):
     messages: int
 
 
-def copy_log(source: Log, target: Log) -> Copied:
+def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> Copied:
     """Add to *target* all that *source* has beyond it; what is there already must be a beginning of *source*.
 
-    Every batch is read back from *target* and compared before the next. A copy that was interrupted is gone on with
-    by calling this again. Raises :class:`LogInputError` where *target* holds something else,
-    :class:`DamagedLogError` where it does not give back what was written, and what reader and writer raise.
+    Where *source* keeps bodies alone, the copy is given receive times as it is made. Where *target* does, all else is
+    left out, if *bodies_only* allows that. Every batch is read back from *target* and compared before the next. A copy
+    that was interrupted is gone on with by calling this again. Raises :class:`LogInputError` where *target* holds
+    something else, :class:`DamagedLogError` where it does not give back what was written, and what reader and writer
+    raise.
     """
+    if target.bodies_only and not (source.bodies_only or bodies_only):
+        raise LogInputError(
+            f"the copy of {target.name!r} would have the bodies of its messages alone: source, key, headers and times "
+            "have no place there. Ask for a copy of the bodies (`--bodies`) if that is meant"
+        )
     with target.writer() as writer:
         first, last = writer.last_id + 1, source.last_id
-        _refuse_other(source, target, writer.last_id)
-        for batch in source.read(first, last):
+        columns = ["body"] if source.bodies_only or target.bodies_only else None
+        _refuse_other(source, target, writer.last_id, columns)
+        for batch in source.read(first, last, columns):
             ids = writer.append(batch.arrow)
             if ids != batch.ids or not _same(target, batch):
                 raise DamagedLogError(
@@ -45,22 +52,31 @@ def copy_log(source: Log, target: Log) -> Copied:
         return Copied(source.name, first, writer.last_id, writer.last_id - first + 1)
 
 
-def _refuse_other(source: Log, target: Log, last_id: int) -> None:
+def copy_consumers(source: Log, target: Log) -> Mapping[str, int]:
+    """Let every consumer of *source* go on in *target* where it is, unless it is further there; where each now is."""
+    for consumer, pointer in source.info().consumers.items():
+        if pointer > target.pointer(consumer):
+            target.set_pointer(consumer, min(pointer, target.last_id))
+    return target.info().consumers
+
+
+def _refuse_other(source: Log, target: Log, last_id: int, columns: Sequence[str] | None) -> None:
     """Whatever *target* has must be what *source* has under the same ids, as far as its last messages tell."""
     ids = IdRange(max(last_id - _OVERLAP + 1, 1), last_id)
-    if source.last_id < last_id or not all(_same(target, batch) for batch in _read(source, ids)):
+    parts = _read(source, ids, columns)
+    if source.last_id < last_id or not all(_same(target, batch) for batch in parts):
         raise LogInputError(
             f"the log {target.name!r} in the copy, with ids up to {last_id}, is no beginning of the one to be copied; "
             "copy into a store that has no such log"
         )
 
 
-def _read(log: Log, ids: IdRange) -> Iterator[Batch]:
-    return log.read(ids.first, ids.last) if len(ids) else iter(())
+def _read(log: Log, ids: IdRange, columns: Sequence[str] | None) -> Iterator[Batch]:
+    return log.read(ids.first, ids.last, columns) if len(ids) else iter(())
 
 
 def _same(target: Log, batch: Batch) -> bool:
     """Whether *target* gives back the messages of *batch*."""
-    parts = [part.arrow for part in target.read(batch.first_id, batch.last_id)]
-    found = pa.Table.from_batches(parts, MESSAGE_SCHEMA)
-    return bool(found.equals(pa.Table.from_batches([batch.arrow])))
+    expected = pa.Table.from_batches([batch.arrow])
+    parts = [part.arrow for part in target.read(batch.first_id, batch.last_id, expected.column_names)]
+    return bool(pa.Table.from_batches(parts, expected.schema).equals(expected))

@@ -56,6 +56,11 @@ class Log:
     def __repr__(self) -> str:
         return f"<Log {self.name!r} in {self._backend.url}>"
 
+    @property
+    def bodies_only(self) -> bool:
+        """Whether the store has no place for anything but the bodies of messages: no source, key, headers, times."""
+        return self._around.bodies_only
+
     def writer(self, producer: str = "") -> Writer:
         """The one writer of this log, under a fencing lease; *producer* names whose sequences it keeps.
 

@@ -53,6 +53,20 @@ def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
     raise LogInputError(f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {names}")
 
 
+def refuse_more_than_bodies(pack: Pack) -> None:
+    """For a store that keeps nothing else. Raises :class:`LogInputError` where messages have more than a body."""
+    found = pack.content
+    if not isinstance(found, Columns):
+        return
+    present = [name for name in ("source", "key", "headers") if getattr(found, name) is not None]
+    present += [name for name in ("event_time", "received_at") if getattr(found, name) is not None]
+    if present:
+        raise LogInputError(
+            f"this store keeps the bodies of messages alone, and these have {', '.join(present)} too: put what matters "
+            "into the body, or append the bodies alone"
+        )
+
+
 def encode_packs(packs: Iterable[Pack], first_id: int, now: int, spec: LogSpec, origin: Origin) -> list[EncodedBlock]:
     """The blocks of *packs*, one after the other, the first message under *first_id*."""
     blocks = []

@@ -15,6 +15,7 @@ from millstream.log.housekeeper import Housekeeper
 from millstream.log.log import Log
 from millstream.log.memory import MemoryBackend
 from millstream.log.mysql import MysqlBackend, masked, parse_place
+from millstream.log.nerve import NerveBackend, is_nerve, parse_nerve
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.spec import LogSpec
 from millstream.log.sqlite import SqliteBackend
@@ -28,7 +29,11 @@ LEASE_SECONDS = 15.0
 class LogStore:
     """A place that holds logs. Thread-safe; close it, or use it in a ``with`` block."""
 
-    def __init__(self, backend: Backend, clock: Clock, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self, backend: Backend, clock: Clock, *, lease_seconds: float = LEASE_SECONDS, bodies_only: bool = False
+    ) -> None:
+        """Logs in *backend*, which with *bodies_only* keeps nothing but the bodies of messages."""
+        self._bodies_only = bodies_only
         self._backend = backend
         self._clock = clock
         self._lease_seconds = lease_seconds
@@ -53,7 +58,10 @@ class LogStore:
             self._backend.head(spec.name)
         with self._lock:
             tail = self._tails.setdefault(spec.name, Tail(self._clock))
-        return Log(spec, Surroundings(self._backend, self._clock, self._keeper, tail, self._lease_seconds))
+        around = Surroundings(
+            self._backend, self._clock, self._keeper, tail, self._lease_seconds, bodies_only=self._bodies_only
+        )
+        return Log(spec, around)
 
     def close(self) -> None:
         """Let go of the store. Close writers and readers first; closing again does nothing."""
@@ -85,13 +93,18 @@ def open_store(
     ``sqlite:///relative/path.db`` and ``sqlite:////absolute/path.db`` are files, ``segments:///relative/folder`` and
     ``segments:////absolute/folder`` are folders, ``mysql://user:password@host/database`` is a database of MariaDB or
     MySQL (all made where absent, unless *create* is False or it is opened
-    *read_only*), ``memory://`` is a fresh store that vanishes with the object. Raises :class:`LogInputError`,
+    *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
+    ``?layout=nerve&shards=4`` a database has its logs in the tables of the seed document nerve. Raises
+    :class:`LogInputError`,
     :class:`LogNotFoundError`, :class:`StorageError`.
     """
     clock = clock or SystemClock()
     scheme, separator, rest = url.partition("://")
     if scheme == "memory" and separator and not rest:
         return LogStore(MemoryBackend(clock), clock, lease_seconds=lease_seconds)
+    if is_nerve(url):
+        queues = NerveBackend(parse_nerve(url), clock, create=create, read_only=read_only)
+        return LogStore(queues, clock, lease_seconds=lease_seconds, bodies_only=True)
     if scheme == "mysql" and separator:
         database = MysqlBackend(parse_place(url), clock, create=create, read_only=read_only)
         return LogStore(database, clock, lease_seconds=lease_seconds)

@@ -12,10 +12,14 @@ from millstream.log.tail import Tail
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The backend of a log, the clock, the store's housekeeper, the log's tail, and for how long a lease holds."""
+    """The backend of a log, the clock, the store's housekeeper, the log's tail, and for how long a lease holds.
+
+    ``bodies_only`` where the backend has no place for anything but the bodies of messages.
+    """
 
     backend: Backend
     clock: Clock
     keeper: Housekeeper
     tail: Tail
     lease_seconds: float
+    bodies_only: bool = False

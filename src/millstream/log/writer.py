@@ -19,7 +19,7 @@ from millstream.log.errors import DamagedLogError, DurabilityTimeoutError, Fence
 from millstream.log.frontier import Frontier
 from millstream.log.ids import IdRange
 from millstream.log.lease import Lease
-from millstream.log.pack import Messages, Pack, encode_packs, make_pack
+from millstream.log.pack import Messages, Pack, encode_packs, make_pack, refuse_more_than_bodies
 from millstream.log.spec import LogSpec
 from millstream.log.surroundings import Surroundings
 
@@ -43,6 +43,7 @@ class Writer:
         self._clock = around.clock
         self._keeper = around.keeper
         self._tail = around.tail
+        self._bodies_only = around.bodies_only
         self._spec = spec
         self._producer = producer
         self._lease = lease
@@ -155,6 +156,8 @@ class Writer:
         raise TypeError("a writer stays in its process; open the store by its URL in the other one")
 
     def _enqueue(self, pack: Pack) -> IdRange | None:
+        if self._bodies_only:
+            refuse_more_than_bodies(pack)
         with self._changed:
             self._wait_for_room(pack.size)
             if self._closed:
