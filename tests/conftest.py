@@ -6,9 +6,13 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from millstream.testing.s3 import S3Server
 
 LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
 
@@ -36,3 +40,26 @@ def mariadb() -> Iterator[str]:
         except services.ServiceMissingError as error:
             pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def swift() -> Iterator[S3Server]:
+    """A real S3 server: OpenStack Swift."""
+    yield from _s3_server("swift")
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    """A mock that knows more of the interface of S3, and checks less."""
+    yield from _s3_server("moto")
+
+
+def _s3_server(name: str) -> Iterator[S3Server]:
+    from millstream.testing import s3, services
+
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(services.running(name))
+        except services.ServiceMissingError as error:
+            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+        yield s3.S3Server(server.url)

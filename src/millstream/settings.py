@@ -2,7 +2,7 @@
 
 The file is ``millstream.toml`` in the node's data folder, or the one that ``--config`` or ``MILLSTREAM_CONFIG`` names.
 A variable ``MILLSTREAM_BATCHING__WINDOW=30m`` sets ``window`` in the section ``batching``. This is the only module
-that reads the environment.
+that reads settings from the environment.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One storage provider. ``{data}`` in its URL stands for the node's data folder."""
+    """One storage provider. ``{data}`` in its URL stands for the node's data folder.
+
+    A URL holds no secret: one of S3 says which profile, or which environment variables, hold its credentials.
+    """
 
     url: str
 

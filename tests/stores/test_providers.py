@@ -70,7 +70,7 @@ def test_mounts_are_part_of_the_url(tmp_path: Path) -> None:
         "",
         "folder",
         "/folder",
-        "s3://bucket",
+        "s4://bucket",
         "file://host/folder",
         "file://folder",
         "file:",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from millstream.core.cid import cid_of
-from millstream.stores import CAS_SPACE, CasStore, LocalStore, MemoryStore, MountedStore, Store
+from millstream.stores import CAS_SPACE, CasStore, LocalStore, MemoryStore, MountedStore, Origin, Store
 from millstream.testing.faulty_store import StoreWrapper
+from millstream.testing.s3 import S3Server
 from millstream.testing.stores import CommonStoreConformance, StoreConformance
 
 
@@ -41,3 +44,31 @@ class TestCasStore(CommonStoreConformance):
 
     def content_id(self, data: bytes, name: str = "item") -> str:
         return cid_of(data)
+
+
+class TestS3StoreOnSwift(StoreConformance):
+    longest_id = 900
+    origin = Origin.USER
+
+    @pytest.fixture(autouse=True)
+    def server(self, swift: S3Server) -> None:
+        self.s3 = swift
+
+    def open_store(self, folder: Path) -> Store:
+        return self.s3.new_store()
+
+
+class TestS3StoreOnMoto(StoreConformance):
+    longest_id = 900
+    origin = Origin.USER
+
+    @property
+    def odd_ids(self) -> list[str]:
+        return [content_id for content_id in super().odd_ids if "\n" not in content_id]  # the mock trips over them
+
+    @pytest.fixture(autouse=True)
+    def server(self, moto: S3Server) -> None:
+        self.s3 = moto
+
+    def open_store(self, folder: Path) -> Store:
+        return self.s3.new_store()

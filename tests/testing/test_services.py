@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import os
 import shutil
 import socket
@@ -11,7 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from millstream.stores import StoreUnavailableError, open_provider
 from millstream.testing import services
+from millstream.testing.s3 import S3Server
 
 
 def client(url: str, statement: str) -> str:
@@ -34,14 +38,32 @@ def installed() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_private_server_is_durable_on_loopback_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_server_is_durable_on_loopback_and_ends_with_its_block(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("MILLSTREAM_TEST_MARIADB_URL", raising=False)
+    monkeypatch.setattr(services, "_kept", lambda name: tmp_path / name)  # another one may be kept for the day
     with services.running("mariadb") as server:
         assert server.origin == "private"
         assert client(server.url, "select @@innodb_flush_log_at_trx_commit, @@bind_address") == "1\t127.0.0.1"
         port = urlsplit(server.url).port
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port or 0), timeout=1)
+
+
+def test_swift_answers_as_s3_and_ends_with_all_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("swift") is None:
+        pytest.skip("Swift is not installed: pip install 'millstream[servers]'")
+    monkeypatch.delenv("MILLSTREAM_TEST_SWIFT_URL", raising=False)
+    with services.private("swift") as server:
+        store = S3Server(server.url).new_store()
+        store.create_space("space")
+        store.put("space", "item", io.BytesIO(b"grain"))
+        server.kill()
+        with pytest.raises(StoreUnavailableError):
+            open_provider(store.url).info("space", "item")
+        server.start()
+        assert open_provider(store.url).info("space", "item").size == 5
 
 
 def test_an_explicit_url_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,9 @@ THREADS = 8
 def store() -> None:
     """Content items on storage providers.
 
-    STORE is the id of a store in the settings, or a URL: file:///folder, cas:///folder.
+    STORE is the id of a store in the settings, or a URL: file:///folder, cas:///folder, or
+    s3://bucket/prefix?endpoint=https://host&region=NAME&profile=NAME. The profile is one of the AWS configuration
+    files; credentials=NAME in its place takes NAME_ACCESS_KEY_ID and NAME_SECRET_ACCESS_KEY from the environment.
     """
 
 
@@ -68,7 +70,9 @@ def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limi
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--prefix", default="", help="Put this before every id, such as 2026/.")
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property; may be given again.")
-@click.option("--create", is_flag=True, help="Make the store's folder and the space where they are missing.")
+@click.option(
+    "--create", is_flag=True, help="Make the store's folder or bucket, and the space, where they are missing."
+)
 @click.option("--create-only", is_flag=True, help="Refuse to replace an item.")
 @json_option
 @data_options

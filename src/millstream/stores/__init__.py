@@ -1,8 +1,9 @@
 """Storage providers: spaces of content items with properties, and what is known of their checksums.
 
 :func:`open_provider` opens a store by URL; :class:`LocalStore` keeps items in a folder, :class:`MemoryStore` in memory,
-:class:`CasStore` shows a folder of content-addressed files as a store, and :class:`MountedStore` joins stores into one.
-All of them are :class:`Store` and pass :class:`millstream.testing.stores.StoreConformance`.
+:class:`CasStore` shows a folder of content-addressed files as a store, :class:`MountedStore` joins stores into one, and
+:class:`millstream.stores.s3.S3Store` (extra ``s3``) keeps items in a bucket of S3. All of them are :class:`Store` and
+pass :class:`millstream.testing.stores.StoreConformance`.
 """
 
 from millstream.stores.cas import CAS_SPACE, CasStore

@@ -19,7 +19,7 @@ class MountedStore:
     """
 
     def __init__(self, base: Store, mounts: Mapping[str, Store]) -> None:
-        if "?" in base.url:
+        if isinstance(base, MountedStore):
             raise StoreInputError(f"{base.url} has mounts already: name all of them in one MountedStore")
         self._base = base
         self._mounts = {check_space(space): store for space, store in mounts.items()}
@@ -27,7 +27,8 @@ class MountedStore:
     @property
     def url(self) -> str:
         mounts = (f"mount={quote(space, safe='')}:{quote(store.url, safe=':/')}" for space, store in self._ordered())
-        return "?".join(filter(None, (self._base.url, "&".join(mounts))))
+        joint = "&" if "?" in self._base.url else "?"
+        return joint.join(filter(None, (self._base.url, "&".join(mounts))))
 
     def spaces(self) -> Sequence[str]:
         mounted = [space for space, store in self._ordered() if store.has_space(space)]

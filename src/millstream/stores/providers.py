@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit, urlunsplit
 
 from millstream.stores.cas import CasStore
 from millstream.stores.local import LocalStore
@@ -16,23 +16,38 @@ def open_provider(url: str, *, create: bool = False) -> Store:
     """The store that *url* names.
 
     ``file:///folder`` (or ``file:relative/folder``) is a :class:`LocalStore`, ``cas:///folder`` a :class:`CasStore`,
-    ``memory://name`` a new, empty :class:`MemoryStore`; ``?mount=SPACE:URL`` makes it a :class:`MountedStore`. With
-    *create*, folders that are missing are made; without it, the first use of a missing folder is a
+    ``s3://bucket/prefix?endpoint=URL&profile=NAME`` an :class:`~millstream.stores.s3.S3Store`, ``memory://name`` a
+    new, empty :class:`MemoryStore`; ``mount=SPACE:URL`` in the query makes it a :class:`MountedStore`. With *create*,
+    folders and buckets that are missing are made; without it, the first use of a missing folder is a
     :class:`StoreUnavailableError`. Raises :class:`StoreInputError` for any other URL.
     """
     parts = urlsplit(url)
-    base = _open_base(url, parts, create)
-    mounts = dict(_mount(url, name, value, create) for name, value in parse_qsl(parts.query, keep_blank_values=True))
-    return MountedStore(base, mounts) if mounts else base
+    options, mounts = _split_query(parts)
+    base = _open_base(url, parts._replace(query=options), create)
+    mounted = dict(_mount(url, name, value, create) for name, value in parse_qsl(mounts, keep_blank_values=True))
+    return MountedStore(base, mounted) if mounted else base
+
+
+def _split_query(parts: SplitResult) -> tuple[str, str]:
+    """The query's part that belongs to the store itself, and the part that names mounts."""
+    pieces = [piece for piece in parts.query.split("&") if piece]
+    own = [piece for piece in pieces if parts.scheme == "s3" and not piece.startswith("mount=")]
+    return "&".join(own), "&".join(piece for piece in pieces if piece not in own)
 
 
 def _open_base(url: str, parts: SplitResult, create: bool) -> Store:
+    if parts.scheme == "s3":
+        from millstream.stores.s3 import S3Store, parse_address
+
+        return S3Store(parse_address(urlunsplit(parts)), create=create)
     if parts.fragment:
         raise StoreInputError(f"{url!r} has a part after '#': write '#' in a folder's name as %23")
     if parts.scheme == "memory":
         return MemoryStore(unquote(parts.netloc + parts.path) or "store")
     if parts.scheme not in ("file", "cas"):
-        raise StoreInputError(f"{url!r} names no store: write file:///folder, cas:///folder or memory://name")
+        raise StoreInputError(
+            f"{url!r} names no store: write file:///folder, cas:///folder, s3://bucket or memory://name"
+        )
     if parts.netloc not in ("", "localhost") or not parts.path or "\0" in unquote(parts.path):
         raise StoreInputError(
             f"{url!r} names no folder of this machine: write {parts.scheme}:///folder with three slashes"

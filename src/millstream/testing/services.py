@@ -7,8 +7,11 @@ millstream.testing.services NAME`` keeps one running in the foreground, for a da
 from __future__ import annotations
 
 import contextlib
+import http.client
+import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +25,7 @@ import msgspec
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.log.mysql.server import CONFIGURATION
+from millstream.testing.swift import CREDENTIALS
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -47,7 +51,7 @@ class Service(Protocol):
 
     name: str
     package: str
-    """The Debian package that brings it."""
+    """What to install for it."""
 
     def prepare(self, folder: Path) -> None:
         """Lay out *folder* for a server that has never run. Raises :class:`ServiceMissingError`."""
@@ -57,7 +61,24 @@ class Service(Protocol):
         """The command line of a server in *folder* that listens on 127.0.0.1:*port*."""
         ...
 
+    def answers(self, port: int) -> bool:
+        """Whether it serves on 127.0.0.1:*port* by now. May raise ``OSError``: it does not."""
+        ...
+
     def url(self, port: int) -> str: ...
+
+
+def greets(port: int) -> bool:
+    """Whether a server that speaks first does so on 127.0.0.1:*port*."""
+    with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        return bool(connection.recv(1))
+
+
+def serves_http(port: int) -> bool:
+    """Whether a web server on 127.0.0.1:*port* answers, other than with an error of its own."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        connection.request("GET", "/")
+        return connection.getresponse().status < 500
 
 
 class MariaDB:
@@ -89,6 +110,9 @@ class MariaDB:
             "--skip-name-resolve", "--character-set-server=utf8mb4", *self._sizes,
         ]  # fmt: skip
 
+    def answers(self, port: int) -> bool:
+        return greets(port)
+
     def url(self, port: int) -> str:
         return f"mysql://root@127.0.0.1:{port}/"
 
@@ -97,7 +121,39 @@ class MariaDB:
         return ["--user=root"] if os.geteuid() == 0 else []
 
 
-SERVICES: dict[str, Service] = {"mariadb": MariaDB(), "mariadb-whole": MariaDB(whole=True)}
+class Swift:
+    """OpenStack Swift with its S3 interface. The URL is that of a bucket, to be made by whoever opens the store.
+
+    Its credentials are in the environment variables that :data:`millstream.testing.swift.ENVIRONMENT` names.
+    """
+
+    name, package = "swift", "millstream[servers]"
+
+    def prepare(self, folder: Path) -> None:  # noqa: ARG002 - the servers lay it out themselves
+        if importlib.util.find_spec(self.name) is None:
+            raise ServiceMissingError(f"{self.name} is not installed: pip install '{self.package}'")
+
+    def command(self, folder: Path, port: int) -> Sequence[str]:
+        return [sys.executable, "-m", "millstream.testing.swift", str(folder), str(port)]
+
+    def answers(self, port: int) -> bool:
+        return serves_http(port)
+
+    def url(self, port: int) -> str:
+        return f"s3://millstream?endpoint=http://127.0.0.1:{port}&credentials={CREDENTIALS}"
+
+
+class Moto(Swift):
+    """The S3 part of moto: a mock that knows all of the interface, and believes everything it is told."""
+
+    name = "moto"
+
+    def command(self, folder: Path, port: int) -> Sequence[str]:  # noqa: ARG002 - it keeps nothing
+        code = "import sys; from moto.server import main; main(sys.argv[1:])"
+        return [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
+
+
+SERVICES: dict[str, Service] = {service.name: service for service in (MariaDB(), MariaDB(whole=True), Swift(), Moto())}
 
 
 @contextlib.contextmanager
@@ -156,14 +212,15 @@ class Server:
         with path.open("ab") as log:
             command = self._service.command(self._folder, self._port)
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
             )
-        _await(self._process, self._port, path, self._clock)
+        _await(self._process, self._service, self._port, path, self._clock)
 
     def kill(self) -> None:
-        """Let it die in mid-sentence, as when the machine's memory runs out."""
+        """Let it die in mid-sentence, with all its processes, as when the machine's memory runs out."""
         if self._process is not None:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
@@ -176,11 +233,11 @@ class Server:
             self.kill()
 
 
-def _await(process: subprocess.Popen[bytes], port: int, log: Path, clock: Clock) -> None:
+def _await(process: subprocess.Popen[bytes], service: Service, port: int, log: Path, clock: Clock) -> None:
     deadline = clock.monotonic() + START_SECONDS
     while clock.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            if connection.recv(1):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if service.answers(port):
                 return
         clock.sleep(0.05)
     text = log.read_text("utf-8", "replace")[-2000:]

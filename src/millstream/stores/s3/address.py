@@ -1,0 +1,80 @@
+"""Where an S3 store is: its URL, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+
+import msgspec
+
+from millstream.stores.protocol import StoreInputError
+
+_OPTIONS = ("endpoint", "region", "profile", "credentials")
+_FORM = "write s3://BUCKET/PREFIX?endpoint=URL&region=NAME&profile=NAME (or credentials=NAME)"
+
+
+class S3Address(msgspec.Struct, frozen=True):
+    """A bucket, the ``prefix`` of all keys in it (empty, or ending with "/"), and how to get there.
+
+    Without ``endpoint`` it is Amazon's. ``profile`` is a section of the AWS configuration files; ``credentials`` is the
+    beginning of the names of the environment variables ``…_ACCESS_KEY_ID``, ``…_SECRET_ACCESS_KEY`` and
+    ``…_SESSION_TOKEN``. Without either, boto3 looks where it always looks. An address holds no secret.
+    """
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    credentials: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL that :func:`parse_address` reads."""
+        options = ((name, getattr(self, name)) for name in _OPTIONS)
+        query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in options if value)
+        return f"s3://{self.bucket}/{quote(self.prefix.rstrip('/'))}".rstrip("/") + (f"?{query}" if query else "")
+
+    def __str__(self) -> str:
+        """For messages: the bucket, and the endpoint where it is not Amazon's."""
+        return f"s3://{self.bucket}" + (f" at {self.endpoint}" if self.endpoint else "")
+
+
+def parse_address(url: str) -> S3Address:
+    """The address that *url* writes. Raises :class:`StoreInputError`, in which a password is never repeated."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise StoreInputError(
+            f"the URL of the bucket {parts.netloc.rpartition('@')[2]!r} holds credentials: take them out and name "
+            "where they are, with profile=NAME or credentials=NAME"
+        )
+    options = _options(parts, parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme != "s3" or not parts.netloc or parts.fragment or ":" in parts.netloc:
+        raise StoreInputError(f"{_shown(parts)!r} names no bucket: {_FORM}")
+    prefix = unquote(parts.path).strip("/")
+    return S3Address(parts.netloc, f"{prefix}/" if prefix else "", **options)
+
+
+def _options(parts: SplitResult, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in _OPTIONS or not value or name in options:
+            raise StoreInputError(f"{_shown(parts)!r}: {name!r} is unknown, empty or given twice; {_FORM}")
+        options[name] = value
+    if "profile" in options and "credentials" in options:
+        raise StoreInputError(f"{_shown(parts)!r} has both a profile and credentials: keep the one to be used")
+    _check_endpoint(parts, options.get("endpoint"))
+    return options
+
+
+def _check_endpoint(parts: SplitResult, endpoint: str | None) -> None:
+    if endpoint is None:
+        return
+    there = urlsplit(endpoint)
+    if there.scheme not in ("http", "https") or not there.hostname or "@" in there.netloc or there.query:
+        raise StoreInputError(f"{_shown(parts)!r}: the endpoint is a plain URL such as https://host:8080")
+
+
+def _shown(parts: SplitResult) -> str:
+    """The URL for a message, without its query: nobody knows what was written there by mistake."""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"

@@ -1,0 +1,88 @@
+"""Calls to one S3 server: a client made when it is first needed, errors in our words, bounded retries."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from millstream.core.clock import Clock
+from millstream.core.retry import RetryPolicy
+from millstream.stores.protocol import StoreInputError
+from millstream.stores.s3.address import S3Address
+from millstream.stores.s3.errors import S3MissingError, translated
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+CONNECTIONS = 32
+"""Connections that are kept open to one server; more threads than that wait for one another."""
+
+
+class S3Calls:
+    """The operations of S3 on the bucket of *address*, each tried again by *policy* while it does not answer."""
+
+    def __init__(self, address: S3Address, policy: RetryPolicy, clock: Clock, client: S3Client | None = None) -> None:
+        self.address, self.policy, self.clock = address, policy, clock
+        self._client = client
+        self._lock = threading.Lock()
+
+    def __call__(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """The response of *operation* (``head_object`` …). Raises :class:`StoreError` of the fitting kind."""
+        return self.policy.call(lambda: self.once(operation, **arguments), self.clock)
+
+    def once(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """As calling, but tried once only."""
+        key = arguments.get("Key")
+        doing = f"{operation} of {self.address}" + (f", key {key!r}," if key is not None else "")
+        with translated(doing):
+            call = getattr(self._connected(), operation)
+            response: Mapping[str, Any] = call(Bucket=self.address.bucket, **arguments)
+            return response
+
+    def _connected(self) -> S3Client:
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self.address)
+            return self._client
+
+
+def connect(address: S3Address) -> S3Client:
+    """A client for the server of *address*. Raises :class:`S3MissingError`, :class:`StoreInputError`."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as error:
+        raise S3MissingError from error
+    config = Config(
+        connect_timeout=10,
+        read_timeout=60,
+        max_pool_connections=CONNECTIONS,
+        retries={"total_max_attempts": 1},  # RetryPolicy does it, and knows which calls may be repeated
+        request_checksum_calculation="when_required",  # we send the SHA-256 ourselves
+        response_checksum_validation="when_required",  # damaged bytes are for whoever checks them, not hidden
+        s3={"addressing_style": "path" if address.endpoint else "auto"},
+        user_agent_extra="millstream",
+    )
+    keys: Any = _keys(address.credentials)
+    with translated(f"connecting to {address}"):
+        session = boto3.Session(profile_name=address.profile, region_name=address.region, **keys)
+        region = session.region_name or "us-east-1"
+        client: S3Client = session.client("s3", endpoint_url=address.endpoint, region_name=region, config=config)
+        return client
+
+
+def _keys(name: str | None) -> dict[str, str]:
+    """The credentials in the environment variables that begin with *name*. None of them ever stands in a message."""
+    if name is None:
+        return {}
+    names = {
+        "aws_access_key_id": f"{name}_ACCESS_KEY_ID",
+        "aws_secret_access_key": f"{name}_SECRET_ACCESS_KEY",
+        "aws_session_token": f"{name}_SESSION_TOKEN",
+    }
+    keys = {argument: os.environ[variable] for argument, variable in names.items() if os.environ.get(variable)}
+    if not {"aws_access_key_id", "aws_secret_access_key"} <= keys.keys():
+        raise StoreInputError(f"set {name}_ACCESS_KEY_ID and {name}_SECRET_ACCESS_KEY in the environment")
+    return keys

@@ -1,0 +1,110 @@
+"""What the errors of boto3, and the codes of S3, mean to someone who uses a store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from millstream.stores.protocol import (
+    ItemNotFoundError,
+    RefusedError,
+    StoreError,
+    StoreInputError,
+    StoreUnavailableError,
+)
+
+
+class ConditionFailedError(StoreError):
+    """The object is not in the state that the call asked for (If-Match, If-None-Match)."""
+
+
+class EmptyRangeError(StoreError):
+    """The range begins at or after the end of the object."""
+
+
+class UploadGoneError(StoreError):
+    """The multipart upload was completed or aborted already."""
+
+
+class BucketMissingError(StoreError):
+    """There is no such bucket."""
+
+
+class S3MissingError(StoreInputError):
+    """S3 needs another package: pip install 'millstream[s3]'"""
+
+
+_MEANINGS: dict[str, type[StoreError]] = {
+    "404": ItemNotFoundError,
+    "NoSuchKey": ItemNotFoundError,
+    "NotFound": ItemNotFoundError,
+    "NoSuchBucket": BucketMissingError,
+    "NoSuchUpload": UploadGoneError,
+    "412": ConditionFailedError,
+    "PreconditionFailed": ConditionFailedError,
+    "416": EmptyRangeError,
+    "InvalidRange": EmptyRangeError,
+    "InvalidObjectState": RefusedError,
+    "MethodNotAllowed": RefusedError,
+    "ObjectLocked": RefusedError,
+    "InvalidBucketName": StoreInputError,
+    "KeyTooLongError": StoreInputError,
+    "MetadataTooLarge": StoreInputError,
+}
+
+_TRANSIENT = {
+    "BadDigest",  # damaged on the way: the next try may arrive whole
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "InternalError",
+    "RequestTimeout",
+    "RequestTimeTooSkewed",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "XAmzContentSHA256Mismatch",
+}
+
+_ADVICE = {
+    "403": "the credentials, or the rights of their user, do not suffice",
+    "AccessDenied": "the user of these credentials lacks a right to it",
+    "InvalidAccessKeyId": "check which credentials are used",
+    "SignatureDoesNotMatch": "the secret does not belong to the access key",
+    "NoSuchBucket": "create it, or correct the URL",
+    "NotImplemented": "this server cannot do that",
+}
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn an error of boto3 inside the block into a :class:`StoreError` that says what was being done."""
+    from botocore import exceptions as boto
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except boto.ClientError as error:
+        raise _meaning(doing, error.response) from error
+    except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.ProfileNotFound) as error:
+        raise StoreInputError(f"{doing} failed: {error}; name a profile, or credentials, in the store's URL") from error
+    except (boto.ParamValidationError, boto.InvalidRegionError, boto.NoRegionError) as error:
+        raise StoreInputError(f"{doing} failed: {error}") from error
+    except (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError, HTTPError, OSError) as error:
+        raise StoreUnavailableError(f"{doing} failed: {error}; try again") from error
+    except boto.BotoCoreError as error:
+        raise StoreError(f"{doing} failed: {error}") from error
+
+
+def _meaning(doing: str, response: Any) -> StoreError:
+    code = str(response.get("Error", {}).get("Code", ""))
+    text = response.get("Error", {}).get("Message") or "no reason was given"
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    advice = _ADVICE.get(code)
+    message = f"{doing} failed: {code}: {text.rstrip('.')}" + (f"; {advice}" if advice else "")
+    if code in _MEANINGS:
+        return _MEANINGS[code](message)
+    final = code == "NotImplemented" or status == 501
+    if code in _TRANSIENT or status == 429 or (status >= 500 and not final):
+        return StoreUnavailableError(f"{message}; try again")
+    return StoreError(message)

@@ -1,0 +1,40 @@
+"""Where in a bucket the items of a store lie."""
+
+from __future__ import annotations
+
+from millstream.stores.names import check_content_id, check_space
+from millstream.stores.protocol import StoreInputError
+from millstream.stores.s3.limits import MAX_KEY_BYTES
+
+
+class Keys:
+    """Keys below *prefix* (empty, or ending with "/"): ``PREFIX/SPACE/CONTENT ID``.
+
+    The key that ends after the space is the space's *marker*: it is there for as long as the space is, even empty.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def marker(self, space: str) -> str:
+        """Also what all keys of the space begin with."""
+        return f"{self.prefix}{check_space(space)}/"
+
+    def item(self, space: str, content_id: str) -> str:
+        """Raises :class:`StoreInputError` where the key would be longer than S3 keeps."""
+        key = self.marker(space) + check_content_id(content_id)
+        length = len(key.encode("utf-8"))
+        if length > MAX_KEY_BYTES:
+            raise StoreInputError(
+                f"the content id {content_id[:100]!r} makes a key of {length:,} bytes, and S3 keeps {MAX_KEY_BYTES:,} "
+                f"with the prefix and the space ({self.marker(space)!r}) in it: shorten the id"
+            )
+        return key
+
+    def space(self, common_prefix: str) -> str | None:
+        """The space whose marker is *common_prefix*; None where it is none of ours."""
+        name = common_prefix[len(self.prefix) : -1]
+        try:
+            return check_space(name)
+        except StoreInputError:
+            return None

@@ -1,0 +1,29 @@
+"""How large the pieces are in which bytes go to S3."""
+
+from __future__ import annotations
+
+import msgspec
+
+MIB = 1024 * 1024
+
+MAX_KEY_BYTES = 1024
+"""The longest key that S3 keeps, in bytes of UTF-8."""
+
+
+class S3Limits(msgspec.Struct, frozen=True):
+    """Sizes in bytes. The defaults suit S3 itself and every server that we know."""
+
+    single: int = 16 * MIB
+    """What is larger goes up in parts."""
+    part: int = 8 * MIB
+    """The size of the first 200 parts; each 200 further ones are twice as large: 10,000 are enough."""
+    largest_part: int = 512 * MIB
+    in_flight: int = 64 * MIB
+    """Bytes of parts that are held in memory by one upload, or one part where that is larger."""
+    single_copy: int = 5 * 1024 * MIB
+    """S3 copies no larger object in one call."""
+    copy_part: int = 512 * MIB
+
+    def part_size(self, number: int) -> int:
+        """The size of part *number* (from 1) of an upload."""
+        return min(self.part << (number - 1) // 200, max(self.largest_part, self.part))

@@ -1,0 +1,48 @@
+"""What S3 answers, in the words of stores: what may be tried again, and what a person has to mend."""
+
+from __future__ import annotations
+
+import pytest
+from botocore import exceptions as boto
+
+from millstream.stores import ItemNotFoundError, RefusedError, StoreError, StoreInputError, StoreUnavailableError
+from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError, translated
+
+
+def answer(code: str, status: int) -> boto.ClientError:
+    response = {"Error": {"Code": code, "Message": "so."}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return boto.ClientError(response, "PutObject")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (answer("NoSuchKey", 404), ItemNotFoundError),
+        (answer("404", 404), ItemNotFoundError),
+        (answer("NoSuchBucket", 404), BucketMissingError),
+        (answer("PreconditionFailed", 412), ConditionFailedError),
+        (answer("InvalidObjectState", 403), RefusedError),
+        (answer("KeyTooLongError", 400), StoreInputError),
+        (answer("NotImplemented", 501), StoreError),
+        (answer("AccessDenied", 403), StoreError),
+        (answer("SlowDown", 503), StoreUnavailableError),
+        (answer("500", 500), StoreUnavailableError),
+        (answer("TooManyRequests", 429), StoreUnavailableError),
+        (answer("BadDigest", 400), StoreUnavailableError),
+        (boto.EndpointConnectionError(endpoint_url="http://host"), StoreUnavailableError),
+        (boto.ConnectTimeoutError(endpoint_url="http://host"), StoreUnavailableError),
+        (boto.IncompleteReadError(actual_bytes=1, expected_bytes=2), StoreUnavailableError),
+        (boto.ResponseStreamingError(error="cut"), StoreUnavailableError),
+        (ConnectionResetError("reset"), StoreUnavailableError),
+        (boto.NoCredentialsError(), StoreInputError),
+        (boto.ParamValidationError(report="no bucket"), StoreInputError),
+        (boto.UnknownServiceError(service_name="s3", known_service_names="none"), StoreError),
+    ],
+    ids=repr,
+)
+def test_an_answer_has_one_meaning(error: Exception, kind: type[StoreError]) -> None:
+    with pytest.raises(StoreError, match="putting failed") as caught, translated("putting"):
+        raise error
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is error
+    assert caught.value.transient == (kind is StoreUnavailableError)

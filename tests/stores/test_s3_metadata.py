@@ -1,0 +1,65 @@
+"""Properties go into user metadata, and come back as they were."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.stores import StoreError, StoreInputError
+from millstream.stores.s3.metadata import MAX_METADATA_BYTES, Metadata, pack, unpack
+
+names = st.one_of(
+    st.sampled_from(["creator", "Creator", "a_b", "millstream-sha256", "naïve", " "]), st.text(min_size=1)
+)
+values = st.one_of(st.text(max_size=40), st.text("ab é\n", max_size=300))
+texts = st.dictionaries(names.filter(lambda name: name.isprintable() or True), values, max_size=8)
+
+
+def travel(packed: dict[str, str]) -> dict[str, str]:
+    """What HTTP and the strictest server make of user metadata."""
+    assert all(value.isascii() and value.isprintable() and 0 < len(value) <= 256 for value in packed.values())
+    assert len({name.lower() for name in packed}) == len(packed) <= 90
+    return {name.lower(): value.strip() for name, value in packed.items()}
+
+
+def is_utf8(properties: dict[str, str]) -> bool:
+    return all(text.encode("utf-8", "ignore").decode() == text for pair in properties.items() for text in pair)
+
+
+@given(texts.filter(is_utf8))
+def test_any_properties_survive_the_journey(properties: dict[str, str]) -> None:
+    metadata = Metadata(properties, "ab" * 32, "0123456789abcdef")
+    try:
+        packed = pack(metadata)
+    except StoreInputError:
+        assert sum(len(name.encode()) + len(value.encode()) for name, value in properties.items()) > 250
+        return
+    assert unpack(travel(packed)) == metadata
+
+
+def test_simple_properties_keep_their_names_for_other_tools() -> None:
+    packed = pack(Metadata({"creator": "mill", "content-file-modified": "2026-11-20"}))
+    assert packed == {"creator": "mill", "content-file-modified": "2026-11-20"}
+
+
+def test_many_properties_are_packed_together() -> None:
+    properties = {f"n{number}": "x" for number in range(150)}
+    packed = pack(Metadata(properties))
+    assert len(packed) < 20
+    assert unpack(travel(packed)).properties == properties
+
+
+def test_more_than_s3_keeps_is_refused_before_it_is_sent() -> None:
+    fits = {"a": "x" * 250, "b": "x" * 250}
+    assert unpack(travel(pack(Metadata(fits)))).properties == fits
+    with pytest.raises(StoreInputError, match="2,048"):
+        pack(Metadata({"a": "x" * MAX_METADATA_BYTES}))
+
+
+def test_what_others_wrote_is_read_and_what_was_cut_is_an_error() -> None:
+    assert unpack({"mtime": "1.5", "Sha": "x"}).properties == {"mtime": "1.5", "Sha": "x"}
+    packed = pack(Metadata({"naïve": "x" * 600}))
+    del packed["millstream-properties-1"]
+    with pytest.raises(StoreError, match="set the item's properties again"):
+        unpack(packed)
