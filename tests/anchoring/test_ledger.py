@@ -120,3 +120,17 @@ def test_what_others_wrote_into_the_log_is_no_ledger(tmp_path: Path) -> None:
         ledger = LogLedger(store, clock)
         with pytest.raises(LedgerError, match="message 2"):
             ledger.verify()
+
+
+def test_a_ledger_whose_log_was_trimmed_is_broken_and_says_so(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
+        ledger = LogLedger(store, clock)
+        for number in range(5):
+            ledger.append(some_anchor(number))
+        store.log(LogSpec("ledger")).trim(3)
+        with pytest.raises(LedgerError, match="ids 1 to 2 of log 'ledger' were trimmed"):
+            ledger.verify()
+        head = ledger.head()
+        assert head is not None
+        assert head.number == 5

@@ -18,7 +18,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.ticks import BUSY_PAUSE, ticks_between, ticks_by
 from millstream.core.clock import VirtualClock
 from millstream.core.message import Message
-from millstream.log import LogError, LogSpec, open_store
+from millstream.log import LogError, LogSpec, TrimmedError, open_store
 
 RULES = BatchConfig(50, 20)
 CHILD = Path(__file__).parent / "children" / "serve.py"
@@ -222,3 +222,49 @@ def test_metrics_tell_rejects_by_reason_delays_open_sources_and_lag(store, tmp_p
     assert metrics.counts == {("batching_rejects_total", "late"): 1, ("batching_batches_total", "window", "batch"): 1}
     assert metrics.seen == [("batching_delay_seconds", delay / 1e6) for delay in (10, 120, 0)]
     assert metrics.gauges == {"batching_open_sources": 1, "batching_settle_lag_seconds": 1e-6}
+
+
+def test_a_service_begins_where_a_trimmed_log_begins_and_gives_the_same_after_a_crash(tmp_path):
+    messages = traffic(5, 400)
+    with open_store(f"sqlite:///{tmp_path}/log.db") as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        with source.writer() as writer:
+            writer.append(messages[:200])
+            source.trim(101)
+            service = BatchService(source, output, RULES, tmp_path / "state", commit_every=7)
+            service.step()
+            service._writer.close()  # a crash: the state that was saved is the one of the beginning
+            writer.append(messages[200:])
+            service = BatchService(source, output, RULES, tmp_path / "state", commit_every=7)
+            service.step()
+            service.close()
+        assert given(output) == expected(source)
+
+
+def test_a_service_whose_state_is_gone_and_whose_log_was_trimmed_is_refused(tmp_path):
+    with open_store(f"sqlite:///{tmp_path}/log.db") as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        with source.writer() as writer:
+            writer.append(traffic(6, 300))
+        service = BatchService(source, output, RULES, tmp_path / "state")
+        service.step()
+        service.close()
+        (tmp_path / "state").unlink()
+        source.trim(200)
+        with pytest.raises(ServiceError, match="trimmed to begin at 200"):
+            BatchService(source, output, RULES, tmp_path / "state")
+        output.writer().close()
+
+
+def test_a_service_whose_log_was_trimmed_beyond_where_it_stood_is_told_so(tmp_path):
+    with open_store(f"sqlite:///{tmp_path}/log.db") as store:
+        source, output = store.log(LogSpec("in")), store.log(LogSpec("out"))
+        with source.writer() as writer:
+            writer.append(traffic(7, 100))
+            service = BatchService(source, output, RULES, tmp_path / "state")
+            service.step()
+            writer.append(traffic(7, 100)[:50])
+        source.trim(120)
+        with pytest.raises(TrimmedError, match="ids 101 to 119"):
+            service.step()
+        service.close()

@@ -1,4 +1,4 @@
-"""The whole log against a list: append in any form, crash, reopen, read, acknowledge, retry."""
+"""The whole log against a list: append in any form, crash, reopen, read, acknowledge, retry, trim, copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from millstream.core.clock import VirtualClock
 from millstream.core.message import Message, to_arrow
-from millstream.log import FencedError, IdRange, LogSpec, LogStore, WriterBusyError
+from millstream.log import FencedError, Gap, IdRange, LogSpec, LogStore, WriterBusyError, copy_log
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
 from millstream.log.mysql import MysqlBackend, parse_place
@@ -55,6 +55,7 @@ class LogMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock = VirtualClock()
         self.model: list[Message] = []
+        self.low = 1  # the low-water mark
         self.sequence = 0
         self.acked: set[int] = set()
         self.stores: list[LogStore] = []
@@ -116,8 +117,11 @@ class LogMachine(RuleBasedStateMachine):
     def read_a_part(self, data: st.DataObject) -> None:
         first = data.draw(st.integers(1, len(self.model)))
         last = data.draw(st.integers(first, len(self.model) + 5))
-        found = [message for batch in self.log.read(first, last) for message in batch]
-        assert found == self.model[first - 1 : last]
+        batches = list(self.log.read(first, last))
+        found = [message for batch in batches for message in batch]
+        assert found == self.model[max(first, self.low) - 1 : last]
+        gaps = [(batch.first_id, batch.last_id) for batch in batches if isinstance(batch, Gap)]
+        assert gaps == ([(first, min(last, self.low - 1))] if first < self.low else [])
 
     @precondition(lambda self: self.model)
     @rule(data=st.data(), form=st.sampled_from(["one", "list", "range"]))
@@ -134,7 +138,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
-        first_id = data.draw(st.integers(1, len(self.model) + 1))
+        first_id = data.draw(st.integers(self.low, len(self.model) + 1))
         self.reader.seek(first_id)
         self.acked = set(range(1, first_id))
 
@@ -144,15 +148,33 @@ class LogMachine(RuleBasedStateMachine):
         self.reader = self.log.reader("worker")
         batches = list(self.reader.batches(size))
         assert all(len(batch) <= size for batch in batches)
+        lost = [n for n in range(1, self.low) if n not in self.acked]
+        gaps = [(batch.first_id, batch.last_id) for batch in batches if isinstance(batch, Gap)]
+        assert gaps == ([(lost[0], lost[-1])] if lost else [])
+        self.acked.update(lost)
         found = [message for batch in batches for message in batch]
         assert found == [m for m in self.model if m.id not in self.acked]
+
+    @rule(data=st.data())
+    def trim(self, data: st.DataObject) -> None:
+        first_id = data.draw(st.integers(1, len(self.model) + 1))
+        self.log.trim(first_id)
+        self.low = max(self.low, first_id)
+
+    @rule()
+    def a_copy_holds_the_same(self) -> None:
+        with LogStore(MemoryBackend(self.clock), self.clock) as store:
+            copy = store.log(SPEC, first_id=self.log.first_id)
+            assert copy_log(self.log, copy).messages == len(self.model) - self.low + 1
+            assert [message for batch in copy.read() for message in batch] == self.model[self.low - 1 :]
 
     @invariant()
     def the_log_is_whole(self) -> None:
         if not self.stores:
             return
         info = self.log.info()
-        assert (info.count, info.last_id) == (len(self.model), len(self.model))
+        count = len(self.model) - self.low + 1
+        assert (info.first_id, info.count, info.last_id) == (self.low, count, len(self.model))
         assert self.log.verify().ok
         pointer = next(n for n in range(len(self.model) + 1) if n + 1 not in self.acked)
         assert self.reader.pointer == pointer

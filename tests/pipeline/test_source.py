@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, from_arrow, to_arrow
+from millstream.log import LogSpec, TrimmedError, open_store
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, LogRequest, balance, read_log
@@ -150,3 +151,27 @@ def test_a_file_store_is_refused_on_a_cluster(tmp_path: Path) -> None:
     for url in (f"sqlite:///{tmp_path}/log.db", f"segments:///{tmp_path}/logs"):
         with pytest.raises(PipelineInputError, match="lies on this host"):
             read_log(Session(), url, "x")  # type: ignore[arg-type]
+
+
+def test_a_trimmed_log_is_read_from_where_it_begins_and_nothing_before_is_passed_over(
+    log_url: str, write_log: WriteLog
+) -> None:
+    written = write_log(log_url, "odd", odd_messages(4, 60))
+    with open_store(log_url) as store:
+        store.log(LogSpec("odd")).trim(21)
+    options = {"store": log_url, "log": "odd", "partitionBytes": "5000"}
+    reader = LogReader(LogRequest(options), SPARK_SCHEMA.names)
+    found = [message for part in reader.partitions() for batch in reader.read(part) for message in from_arrow(batch)]
+    assert found == written[20:]
+    with pytest.raises(PipelineInputError, match="begins at id 21"):
+        LogReader(LogRequest({**options, "from": "20"}), SPARK_SCHEMA.names).partitions()
+
+
+def test_a_task_whose_messages_are_trimmed_before_it_runs_fails(log_url: str, write_log: WriteLog) -> None:
+    write_log(log_url, "odd", odd_messages(4, 60))
+    reader = LogReader(LogRequest({"store": log_url, "log": "odd"}), SPARK_SCHEMA.names)
+    (part,) = reader.partitions()
+    with open_store(log_url) as store:
+        store.log(LogSpec("odd")).trim(21)
+    with pytest.raises(TrimmedError):
+        list(reader.read(part))

@@ -216,3 +216,28 @@ def test_a_snapshot_that_fails_does_not_fail_what_was_asked_for(
         assert queue.depth().ready == 1
     with LogWorkQueue(log) as queue:
         assert queue.lease(1, visibility=30)[0].attempts == 2
+
+
+def test_a_queue_whose_log_was_trimmed_up_to_its_snapshot_opens_as_it_was(log: Log) -> None:
+    with LogWorkQueue(log, snapshot_after=10) as queue:
+        for _ in range(20):
+            queue.put([b"task"])
+            queue.ack(queue.lease(1, visibility=30))
+        queue.put([b"task"] * 3)
+        queue.lease(1, visibility=30)
+        depth = queue.depth()
+    assert log.pointer(POINTER) > 0
+    log.trim(log.pointer(POINTER) + 1)
+    with LogWorkQueue(log) as queue:
+        assert (queue.depth().ready, queue.depth().leased) == (depth.ready, depth.leased) == (2, 1)
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_queue_whose_log_was_trimmed_beyond_its_snapshot_is_refused(log: Log, snapshots: bool) -> None:
+    with LogWorkQueue(log, snapshot_after=10 if snapshots else 1000) as queue:
+        for _ in range(20):
+            queue.put([b"task"])
+            queue.ack(queue.lease(1, visibility=30))
+    log.trim(log.pointer(POINTER) + 2)
+    with pytest.raises(DamagedQueueError, match="trimmed"):
+        LogWorkQueue(log)

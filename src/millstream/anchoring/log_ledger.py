@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.ledger import LedgerEntry, decode_entry, encode_entry, next_entry, verified_head
 from millstream.core.clock import Clock
-from millstream.log import DamagedLogError, LogSpec, LogStore, Message
+from millstream.log import DamagedLogError, LogSpec, LogStore, Message, TrimmedError
 
 LEDGER_LOG = "ledger"
 """The log that the ledger lies in."""
@@ -38,7 +38,7 @@ class LogLedger:
         if first > self._log.last_id:
             return
         with _damage_is_ours(self._log.name):
-            for batch in self._log.read(max(1, first), columns=["body"]):
+            for batch in self._log.read(max(1, first), columns=["body"], gaps="none"):
                 for number, body in enumerate(batch.arrow.column("body").to_pylist(), batch.first_id):
                     yield self._checked(number, body)
 
@@ -63,5 +63,5 @@ class LogLedger:
 def _damage_is_ours(log: str) -> Iterator[None]:
     try:
         yield
-    except DamagedLogError as error:
+    except (DamagedLogError, TrimmedError) as error:
         raise LedgerError(f"the ledger cannot be read from log {log!r}: {error}") from error

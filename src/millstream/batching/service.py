@@ -47,7 +47,8 @@ class BatchService:
     comes of *commit_every* messages is one commit; after *save_every* the state is saved, so that no more need be
     replayed. Raises :class:`~millstream.batching.errors.SnapshotError` where *state* is of other logs or rules,
     :class:`~millstream.batching.errors.ServiceError` where *output* came of more than *source* holds, and the errors of
-    the log. Use it as one thread; :meth:`close` it.
+    the log, such as :class:`TrimmedError` for a source that was trimmed beyond where the service stood. Use it as one
+    thread; :meth:`close` it.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class BatchService:
         self._metrics = metrics or NoMetrics()
         kept = _read_state(state, source.name, output.name)
         self._batcher = Batcher.restore(kept.snapshot, rules) if kept else Batcher.of(rules)
-        self._position = self._saved = kept.position if kept else 0
+        self._position = self._saved = kept.position if kept else source.first_id - 1
         self._torn = False
         self._writer = output.writer("batching")
         if self._writer.sequence > source.last_id:
@@ -78,6 +79,8 @@ class BatchService:
                 f"{output.name!r} holds what came of {source.name!r} up to message {self._writer.sequence}, but that "
                 f"log ends at {source.last_id}: it is not the same any more. Give the service another output"
             )
+        if kept is None and self._position:
+            self._begin_in_the_middle()
 
     @property
     def position(self) -> int:
@@ -134,8 +137,18 @@ class BatchService:
         finally:
             self._writer.close()
 
+    def _begin_in_the_middle(self) -> None:
+        """The source was trimmed: what comes out depends on where the service begins, so that is put down first."""
+        if self._writer.sequence:
+            self._writer.close()
+            raise ServiceError(
+                f"{self._path} is gone, and {self._source.name!r} was trimmed to begin at {self._position + 1}, so "
+                "what came before cannot be made again. Restore the state from a copy, or name another output"
+            )
+        self.save()
+
     def _take_up_to(self, last_id: int | None, stopped: Callable[[], bool]) -> None:
-        for batch in self._source.read(self._position + 1, last_id):
+        for batch in self._source.read(self._position + 1, last_id, gaps="none"):
             messages = list(batch)
             for first in range(0, len(messages), self._commit_every):
                 if stopped():

@@ -16,7 +16,19 @@ import click
 from millstream.cli.common import json_option, print_json, size_text, store_options
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
-from millstream.log import Batch, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log, open_store
+from millstream.log import (
+    Batch,
+    Gap,
+    IdRange,
+    Log,
+    LogSpec,
+    LogStore,
+    Message,
+    Writer,
+    copy_consumers,
+    copy_log,
+    open_store,
+)
 from millstream.settings import Settings
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
@@ -63,15 +75,20 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
 
 @log.command()
 @click.argument("name")
-@click.option("--from", "first_id", type=click.IntRange(1), default=1, show_default=True, help="The first id.")
+@click.option("--from", "first_id", type=click.IntRange(1), help="The first id; without it the first there is.")
 @click.option("--max", "count", type=click.IntRange(0), help="At most so many messages.")
 @click.option("--jsonl", is_flag=True, help="Whole messages as JSON lines, not the bodies alone.")
 @store_options
-def read(settings: Settings, name: str, first_id: int, count: int | None, jsonl: bool) -> None:
-    """Print the messages of the log NAME in order: their bodies, one a line."""
-    last_id = None if count is None else first_id + count - 1
+def read(settings: Settings, name: str, first_id: int | None, count: int | None, jsonl: bool) -> None:
+    """Print the messages of the log NAME in order: their bodies, one a line.
+
+    Ids that were trimmed are told on standard error.
+    """
     with _ending_quietly(), _open(settings) as store:
-        for batch in _log(store, name).read(first_id, last_id, columns=None if jsonl else ["body"]):
+        found = _log(store, name)
+        first_id = first_id or found.first_id
+        last_id = None if count is None else first_id + count - 1
+        for batch in found.read(first_id, last_id, columns=None if jsonl else ["body"]):
             _print_batch(batch, jsonl)
         sys.stdout.buffer.flush()
 
@@ -87,7 +104,7 @@ def tail(settings: Settings, name: str, count: int, follow: bool, jsonl: bool) -
     columns = None if jsonl else ["body"]
     with _ending_quietly(), _open(settings) as store:
         found = _log(store, name)
-        first_id = max(found.last_id - count + 1, 1)
+        first_id = max(found.last_id - count + 1, found.first_id)
         for batch in found.follow(first_id, columns) if follow else found.read(first_id, columns=columns):
             _print_batch(batch, jsonl)
             sys.stdout.buffer.flush()
@@ -106,6 +123,8 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
     with open_store(settings.log_url, create=False) as store:
         found = _log(store, name)
         first_id = first_id or found.first_id_since(_microseconds(time or ""))
+        if first_id < found.first_id:
+            raise InputError(f"{name} was trimmed and begins at id {found.first_id}: no consumer can go to {first_id}")
         found.set_pointer(consumer, first_id - 1)
     click.echo(f"{consumer} goes on with id {first_id} of {name}")
 
@@ -175,7 +194,8 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
     (mysql://…?layout=nerve) has the time of the copy.
     """
     with open_store(source, read_only=True) as old, open_store(target) as new:
-        found, made = _log(old, name), new.log(LogSpec(name))
+        found = _log(old, name)
+        made = new.log(LogSpec(name), first_id=found.first_id)
         done = copy_log(found, made, bodies_only=bodies)
         if consumers:
             copy_consumers(found, made)
@@ -188,6 +208,9 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
 
 
 def _print_batch(batch: Batch, jsonl: bool) -> None:
+    if isinstance(batch, Gap):
+        click.echo(f"ids {batch.first_id} to {batch.last_id} were trimmed", err=True)
+        return
     lines = map(encode_line, batch) if jsonl else batch.arrow.column("body").to_pylist()
     sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
 

@@ -32,10 +32,12 @@ from millstream.log.errors import (
     StorageFullError,
     StorageReadOnlyError,
     StorageUnavailableError,
+    TrimmedError,
     WriterBusyError,
     WriterFailedError,
 )
 from millstream.log.frontier import Frontier
+from millstream.log.gap import Gap
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.log import Log, LogInfo
 from millstream.log.reader import Reader
@@ -54,6 +56,7 @@ __all__ = [
     "DurabilityTimeoutError",
     "FencedError",
     "Frontier",
+    "Gap",
     "IdRange",
     "Log",
     "LogError",
@@ -71,6 +74,7 @@ __all__ = [
     "StorageFullError",
     "StorageReadOnlyError",
     "StorageUnavailableError",
+    "TrimmedError",
     "Verification",
     "Writer",
     "WriterBusyError",

@@ -20,7 +20,8 @@ class Head(msgspec.Struct, frozen=True):
 
     ``last_id`` is the writer pointer (0 at first), ``received_at`` the last receive time that the log has given.
     ``epoch`` counts the writers there have been; ``holder`` names the present one (empty: nobody); its lease holds
-    until ``lease_until`` on :meth:`Backend.lease_time`.
+    until ``lease_until`` on :meth:`Backend.lease_time`. ``first_id`` and ``hot_id`` are the log's
+    :class:`~millstream.log.marks.Marks`, from its state of that name.
     """
 
     last_id: int = 0
@@ -28,6 +29,8 @@ class Head(msgspec.Struct, frozen=True):
     epoch: int = 0
     holder: bytes = b""
     lease_until: int = 0
+    first_id: int = 1
+    hot_id: int = 1
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -101,8 +104,11 @@ class Backend(Protocol):
         """The names of all logs, sorted."""
         ...
 
-    def create(self, log: str) -> None:
-        """Make the log; nothing happens where it exists."""
+    def create(self, log: str, *, first_id: int = 1) -> None:
+        """Make the log, whose first message gets the id *first_id*; nothing happens where it exists.
+
+        A log that begins later is as one that was trimmed: its pointer is *first_id* - 1, its marks are *first_id*.
+        """
         ...
 
     def head(self, log: str) -> Head: ...
@@ -138,14 +144,31 @@ class Backend(Protocol):
         """The ids and sizes of the blocks that hold *first_id* to *last_id*, without reading the blocks."""
         ...
 
-    def first_block_since(self, log: str, time: int) -> BlockRange | None:
-        """The first block with a message that was received at *time* (microseconds) or later; None without one."""
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
+        """The first block with a message that was received at *time* (microseconds) or later; None without one.
+
+        Of the blocks that hold *first_id* and what comes after it.
+        """
         ...
 
-    def statistics(self, log: str) -> Statistics: ...
+    def statistics(self, log: str, first_id: int = 1) -> Statistics:
+        """What the blocks add up to that hold *first_id* and what comes after it."""
+        ...
 
     def check(self, log: str) -> Sequence[str]:
-        """What is wrong with what the backend keeps around the blocks, in words; the blocks are checked by others."""
+        """What is wrong with what the backend keeps around the blocks, in words; the blocks are checked by others.
+
+        What lies below the hot mark does not count.
+        """
+        ...
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        """Free blocks that end below the id *below*, the oldest first: one at least, about *max_bytes* at most.
+
+        Returns how many bytes of blocks that were; 0 when nothing can be freed. What is freed together may be more
+        than a block, a file for one, and only what lies wholly below is freed. A crash frees a part or nothing. The
+        caller has moved the marks before.
+        """
         ...
 
     def get_state(self, log: str, key: str) -> State: ...
@@ -166,3 +189,20 @@ class Backend(Protocol):
 def producer_key(producer: str) -> str:
     """The state in which a backend keeps the sequence of *producer*, as decimal digits."""
     return f"producer/{producer}"
+
+
+RECLAIMED_AT_ONCE = 1024
+"""How many blocks one transaction of :meth:`Backend.reclaim` looks at, at most."""
+
+
+def oldest_within(blocks: Sequence[tuple[int, int]], max_bytes: int) -> tuple[int, int]:
+    """Of *blocks* (first id and bytes, the oldest first) those within *max_bytes*, one at least.
+
+    Returns the first id of the last of them and what they add up to in bytes; zeros where there is none.
+    """
+    last_id = total = 0
+    for first_id, size in blocks:
+        if total and total + size > max_bytes:
+            break
+        last_id, total = first_id, total + size
+    return last_id, total

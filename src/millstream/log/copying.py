@@ -28,10 +28,10 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> Copied:
     """Add to *target* all that *source* has beyond it; what is there already must be a beginning of *source*.
 
     Where *source* keeps bodies alone, the copy is given receive times as it is made. Where *target* does, all else is
-    left out, if *bodies_only* allows that. Every batch is read back from *target* and compared before the next. A copy
-    that was interrupted is gone on with by calling this again. Raises :class:`LogInputError` where *target* holds
-    something else, :class:`DamagedLogError` where it does not give back what was written, and what reader and writer
-    raise.
+    left out, if *bodies_only* allows that. Where *source* was trimmed, make *target* with its ``first_id``. Every batch
+    is read back from *target* and compared before the next. A copy that was interrupted is gone on with by calling this
+    again. Raises :class:`LogInputError` where *target* holds something else, or ends before *source* begins,
+    :class:`DamagedLogError` where it does not give back what was written, and what reader and writer raise.
     """
     if target.bodies_only and not (source.bodies_only or bodies_only):
         raise LogInputError(
@@ -41,8 +41,9 @@ def copy_log(source: Log, target: Log, *, bodies_only: bool = False) -> Copied:
     with target.writer() as writer:
         first, last = writer.last_id + 1, source.last_id
         columns = ["body"] if source.bodies_only or target.bodies_only else None
+        _refuse_trimmed(source, target, first)
         _refuse_other(source, target, writer.last_id, columns)
-        for batch in source.read(first, last, columns):
+        for batch in source.read(first, last, columns, gaps="none"):
             ids = writer.append(batch.arrow)
             if ids != batch.ids or not _same(target, batch):
                 raise DamagedLogError(
@@ -60,9 +61,18 @@ def copy_consumers(source: Log, target: Log) -> Mapping[str, int]:
     return target.info().consumers
 
 
+def _refuse_trimmed(source: Log, target: Log, next_id: int) -> None:
+    first_id = source.first_id
+    if next_id < first_id:
+        raise LogInputError(
+            f"the log {source.name!r} was trimmed to begin at id {first_id}, and the copy would go on with {next_id}: "
+            f"copy into a store that has no log {target.name!r}"
+        )
+
+
 def _refuse_other(source: Log, target: Log, last_id: int, columns: Sequence[str] | None) -> None:
     """Whatever *target* has must be what *source* has under the same ids, as far as its last messages tell."""
-    ids = IdRange(max(last_id - _OVERLAP + 1, 1), last_id)
+    ids = IdRange(max(last_id - _OVERLAP + 1, source.first_id, target.first_id), last_id)
     parts = _read(source, ids, columns)
     if source.last_id < last_id or not all(_same(target, batch) for batch in parts):
         raise LogInputError(

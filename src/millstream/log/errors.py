@@ -10,6 +10,7 @@
     ├── FencedError              this writer or reader was replaced by a newer one
     ├── WriterFailedError        a commit failed; this writer takes nothing more
     ├── DurabilityTimeoutError
+    ├── TrimmedError             the messages that were asked for are gone on purpose
     ├── DamagedLogError          what is stored contradicts itself
     │   ├── CorruptBlockError
     │   └── MissingBlockError
@@ -57,6 +58,18 @@ class DurabilityTimeoutError(LogError):
     """The messages were not durable in the time allowed; they may be later."""
 
     transient = True
+
+
+class TrimmedError(LogError):
+    """Messages that were asked for have been trimmed."""
+
+    def __init__(self, log: str, first_id: int, last_id: int) -> None:
+        super().__init__(
+            f"ids {first_id} to {last_id} of log {log!r} were trimmed and are gone; it is read from id {last_id + 1} on"
+        )
+        self.log = log
+        self.first_id = first_id
+        self.last_id = last_id
 
 
 class DamagedLogError(LogError):

@@ -8,14 +8,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from millstream.log.backend import Head
 from millstream.log.batch import Batch
 from millstream.log.errors import LogInputError
+from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.lease import Lease, current_writer
 from millstream.log.reader import Pauses, Position, Reader, consumer_key, decode_position, encode_position
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.spec import LogSpec
 from millstream.log.surroundings import Surroundings
+from millstream.log.trimming import free_blocks, raise_marks
 from millstream.log.verification import Verification, verify_log
 from millstream.log.writer import Writer
 
@@ -23,7 +26,8 @@ from millstream.log.writer import Writer
 class LogInfo(msgspec.Struct, frozen=True):
     """How a log stands. ``bytes`` as stored; times in microseconds, None in an empty log.
 
-    ``consumers`` maps each consumer to its pointer; ``writer`` names the present writer.
+    ``first_id`` is the low-water mark: what lay below was trimmed. Bytes and times are those of whole blocks, of which
+    the first may begin below it. ``consumers`` maps each consumer to its pointer; ``writer`` names the present writer.
     """
 
     name: str
@@ -42,7 +46,10 @@ class LogInfo(msgspec.Struct, frozen=True):
 
 
 class Log:
-    """An endless sequence of messages with the ids 1, 2, 3 … Made by :meth:`millstream.log.LogStore.log`."""
+    """An endless sequence of messages with the ids 1, 2, 3 …, of which the first may have been trimmed.
+
+    Made by :meth:`millstream.log.LogStore.log`.
+    """
 
     def __init__(self, spec: LogSpec, around: Surroundings) -> None:
         self._around = around
@@ -79,20 +86,29 @@ class Log:
         return Reader(self.name, consumer, self._around)
 
     def read(
-        self, first_id: int = 1, last_id: int | None = None, columns: Sequence[str] | None = None
+        self,
+        first_id: int | None = None,
+        last_id: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        gaps: Gaps = "trimmed",
     ) -> Iterator[Batch]:
-        """The messages from *first_id* to *last_id* (the end of the log without it), for no consumer in particular.
+        """The messages from *first_id* to *last_id*, for no consumer in particular.
 
-        With *columns* only those are decoded into ``batch.arrow``. Raises :class:`LogInputError`, and while the
-        batches are taken :class:`CorruptBlockError` and :class:`MissingBlockError`.
+        Without them from the first to the last that the log has. With *columns* only those are decoded into
+        ``batch.arrow``. Ids without messages come as a :class:`Gap` where *gaps* has them: ``trimmed`` ones, ``all``,
+        ``none``; else they are raised while the batches are taken, as :class:`TrimmedError`,
+        :class:`CorruptBlockError` and :class:`MissingBlockError`. Raises :class:`LogInputError`.
         """
-        ids = self._ids(first_id, last_id)
-        blocks = scan_blocks(self._backend, self.name, ids)
-        return cut_batches(self.name, blocks, ids, max_messages=65_536, columns=columns)
+        head = self._backend.head(self.name)
+        ids = _ids(head, first_id, last_id)
+        blocks = scan_blocks(self._backend, self.name, ids, head.first_id)
+        return cut_batches(blocks, ids, log=self.name, max_messages=65_536, columns=columns, gaps=gaps)
 
-    def follow(self, first_id: int = 1, columns: Sequence[str] | None = None) -> Iterator[Batch]:
+    def follow(self, first_id: int | None = None, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Like :meth:`read` from *first_id* on, and never ends: at the end of the log it waits for more."""
         pauses = Pauses()
+        first_id = self.first_id if first_id is None else first_id
         while True:
             turn = self._around.tail.turn
             for batch in self.read(first_id, columns=columns):
@@ -105,29 +121,53 @@ class Log:
 
         An importer may set receive times in any order: this is the first such message, not the last one before it.
         """
-        block = self._backend.first_block_since(self.name, time)
-        if block is None:
-            return self.last_id + 1
-        for batch in self.read(block.first_id, block.last_id, columns=["received_at"]):
-            late = np.flatnonzero(batch.arrow.column("received_at").to_numpy() >= time)
-            if len(late):
-                return batch.first_id + int(late[0])
-        return block.last_id + 1
+        first_id = self.first_id
+        while (block := self._backend.first_block_since(self.name, time, first_id)) is not None:
+            for batch in self.read(max(block.first_id, first_id), block.last_id, columns=["received_at"]):
+                late = np.flatnonzero(batch.arrow.column("received_at").to_numpy() >= time)
+                if len(late):
+                    return batch.first_id + int(late[0])
+            first_id = block.last_id + 1
+        return self.last_id + 1
 
-    def block_ranges(self, first_id: int = 1, last_id: int | None = None) -> Sequence[BlockRange]:
-        """The blocks from *first_id* to *last_id* with their sizes, for sharing out work; nothing is read."""
-        ids = self._ids(first_id, last_id)
+    def block_ranges(self, first_id: int | None = None, last_id: int | None = None) -> Sequence[BlockRange]:
+        """The blocks from *first_id* to *last_id* with their sizes, for sharing out work; nothing is read.
+
+        What was trimmed has no blocks.
+        """
+        head = self._backend.head(self.name)
+        ids = _ids(head, first_id, last_id)
+        ids = IdRange(max(ids.first, head.first_id), ids.last)
         return [
             BlockRange(max(block.first_id, ids.first), min(block.last_id, ids.last), block.bytes)
             for block in self._backend.ranges(self.name, ids.first, ids.last)
         ]
 
+    def trim(self, first_id: int) -> int:
+        """Let the log begin at *first_id*, durably, and free what lies before it; returns how many bytes were freed.
+
+        The mark moves first: from then on readers get a :class:`Gap` for what lies below it. It never goes back. A
+        block that holds *first_id* stays, and segment files are freed whole, so more may be stored than can be read.
+        Raises :class:`LogInputError` for an id beyond the log's next one.
+        """
+        last_id = self.last_id
+        if not 1 <= first_id <= last_id + 1:
+            raise LogInputError(f"{self.name!r} ends at id {last_id}: it cannot be trimmed to begin at {first_id}")
+        raise_marks(self._backend, self.name, first_id=first_id)
+        return free_blocks(self._backend, self.name)
+
     def info(self) -> LogInfo:
         """How the log stands: a look at the index of its blocks, not at the blocks."""
-        found: dict[str, Any] = msgspec.structs.asdict(self._backend.statistics(self.name))
+        head = self._backend.head(self.name)
+        found = self._backend.statistics(self.name, head.hot_id)
+        cut = max(head.first_id - found.first_id, 0) if found.blocks else 0  # trimmed, in a block that is kept
+        changes = {"first_id": head.first_id, "last_id": head.last_id, "count": found.count - cut}
+        fields: dict[str, Any] = msgspec.structs.asdict(found) | changes
         consumers = {name: decode_position(state).pointer for name, state in self._consumer_states().items()}
         writer = current_writer(self._backend, self.name)
-        return LogInfo(name=self.name, durability=self._backend.durability, consumers=consumers, writer=writer, **found)
+        return LogInfo(
+            name=self.name, durability=self._backend.durability, consumers=consumers, writer=writer, **fields
+        )
 
     def pointer(self, consumer: str) -> int:
         """The id up to which *consumer* has acknowledged everything (0: nothing)."""
@@ -144,6 +184,11 @@ class Log:
             pass
 
     @property
+    def first_id(self) -> int:
+        """The first id that the log still has: its low-water mark (one past the end where it has none)."""
+        return self._backend.head(self.name).first_id
+
+    @property
     def last_id(self) -> int:
         """The last durable id (0 in an empty log)."""
         return self._backend.head(self.name).last_id
@@ -155,8 +200,9 @@ class Log:
     def _consumer_states(self) -> Mapping[str, Any]:
         return self._backend.states(self.name, "consumer/")
 
-    def _ids(self, first_id: int, last_id: int | None) -> IdRange:
-        if first_id < 1:
-            raise LogInputError(f"ids begin at 1, not {first_id}")
-        end = self.last_id
-        return IdRange(first_id, end if last_id is None else min(last_id, end))
+
+def _ids(head: Head, first_id: int | None, last_id: int | None) -> IdRange:
+    if first_id is not None and first_id < 1:
+        raise LogInputError(f"ids begin at 1, not {first_id}")
+    first_id = head.first_id if first_id is None else first_id
+    return IdRange(first_id, head.last_id if last_id is None else min(last_id, head.last_id))

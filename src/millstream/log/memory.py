@@ -13,14 +13,21 @@ from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock,
 from millstream.log.block import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError
 from millstream.log.ids import BlockRange
+from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 
 
 class _Log:
-    def __init__(self) -> None:
-        self.head = Head()
+    def __init__(self, first_id: int) -> None:
+        self.head = Head(last_id=first_id - 1)
         self.first_ids: list[int] = []
         self.blocks: list[EncodedBlock] = []
         self.states: dict[str, State] = {}
+        if first_id > 1:
+            self.states[MARKS] = State(1, encode_marks(Marks(first_id, first_id)))
+
+    def since(self, first_id: int) -> list[EncodedBlock]:
+        """The blocks that hold *first_id* and what comes after it."""
+        return [block for block in self.blocks if block.header.last_id >= first_id]
 
 
 class MemoryBackend:
@@ -39,12 +46,14 @@ class MemoryBackend:
         with self._lock:
             return sorted(self._logs)
 
-    def create(self, log: str) -> None:
+    def create(self, log: str, *, first_id: int = 1) -> None:
         with self._lock:
-            self._logs.setdefault(log, _Log())
+            self._logs.setdefault(log, _Log(first_id))
 
     def head(self, log: str) -> Head:
-        return self._log(log).head
+        stored = self._log(log)
+        marks = decode_marks(stored.states.get(MARKS, State()).value)
+        return msgspec.structs.replace(stored.head, first_id=marks.first_id, hot_id=marks.hot_id)
 
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)
@@ -87,13 +96,13 @@ class MemoryBackend:
             for block in self._blocks(log, first_id, last_id)
         ]
 
-    def first_block_since(self, log: str, time: int) -> BlockRange | None:
-        heads = ((block.header, len(block.data)) for block in list(self._log(log).blocks))
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
+        heads = ((block.header, len(block.data)) for block in self._log(log).since(first_id))
         found = (BlockRange(head.first_id, head.last_id, size) for head, size in heads if head.max_received_at >= time)
         return next(found, None)
 
-    def statistics(self, log: str) -> Statistics:
-        blocks = self._log(log).blocks
+    def statistics(self, log: str, first_id: int = 1) -> Statistics:
+        blocks = self._log(log).since(first_id)
         if not blocks:
             return Statistics()
         heads = [block.header for block in blocks]
@@ -112,6 +121,17 @@ class MemoryBackend:
     def check(self, log: str) -> Sequence[str]:
         self._log(log)
         return ()
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        stored = self._log(log)
+        with self._lock:
+            count = freed = 0
+            for block in stored.blocks:
+                if block.header.last_id >= below or (count and freed + len(block.data) > max_bytes):
+                    break
+                count, freed = count + 1, freed + len(block.data)
+            stored.first_ids, stored.blocks = stored.first_ids[count:], stored.blocks[count:]
+        return freed
 
     def get_state(self, log: str, key: str) -> State:
         return self._log(log).states.get(key, State())

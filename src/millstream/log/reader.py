@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -12,10 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from millstream.log.backend import State
+from millstream.log.backend import Head, State
 from millstream.log.batch import Batch
 from millstream.log.errors import FencedError, LogError, LogInputError
 from millstream.log.frontier import Frontier
+from millstream.log.gap import Gap, Gaps
 from millstream.log.ids import IdRange
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.surroundings import Surroundings
@@ -25,6 +27,8 @@ ACK_SECONDS = 0.1
 
 _RETRY_SECONDS = 5.0  # after the store has refused
 _POLL_SECONDS = (0.001, 0.05)  # how often a follower looks for messages of other processes: at first, at rest
+
+_logger = logging.getLogger(__name__)
 
 
 class Pauses:
@@ -84,6 +88,7 @@ class Reader:
         self._fenced = False
         self._closed = False
         self._seeks = 0
+        self._missed = 0
         position, self._version = self._take_place()
         self._frontier = Frontier(position.pointer, position.ahead)
         self._next = position.pointer + 1
@@ -94,20 +99,33 @@ class Reader:
         """The largest id up to which everything is acknowledged."""
         return self._frontier.pointer
 
+    @property
+    def missed(self) -> int:
+        """How many ids this reader was given as gaps and has gone over."""
+        return self._missed
+
     def batches(
-        self, max_messages: int = 65_536, *, follow: bool = False, columns: Sequence[str] | None = None
+        self,
+        max_messages: int = 65_536,
+        *,
+        follow: bool = False,
+        columns: Sequence[str] | None = None,
+        gaps: Gaps = "trimmed",
     ) -> Iterator[Batch]:
         """The messages after those delivered before, in order, without those acknowledged already.
 
-        Ends at the end of the log, or with *follow* when the reader is closed. Raises :class:`CorruptBlockError`,
-        :class:`MissingBlockError`, :class:`FencedError`.
+        Ends at the end of the log, or with *follow* when the reader is closed. Where messages that this consumer has
+        not acknowledged were trimmed, one :class:`Gap` says so; it counts as acknowledged when the next batch is
+        asked for. With ``gaps="all"`` missing and damaged blocks are given as gaps too, with ``"none"`` nothing is.
+        What is not given is raised: :class:`TrimmedError`, :class:`CorruptBlockError`, :class:`MissingBlockError`.
+        Raises :class:`FencedError`.
         """
         if max_messages < 1:
             raise LogInputError(f"a batch has at least one message, not {max_messages}")
         pauses = Pauses()
         while not self._closed:
             turn, seeks = self._tail.turn, self._seeks
-            for batch in self._deliver(max_messages, columns):
+            for batch in self._deliver(max_messages, columns, gaps):
                 yield batch
                 pauses = Pauses()
             if self._seeks != seeks:
@@ -125,9 +143,11 @@ class Reader:
         """
         with self._lock:
             self._check_open()
-            self._end = self._backend.head(self._log).last_id
-            if not 1 <= first_id <= self._end + 1:
-                raise LogInputError(f"{self._log!r} has ids 1 to {self._end}; a reader cannot go to {first_id}")
+            head = self._backend.head(self._log)
+            self._end = head.last_id
+            if not head.first_id <= first_id <= self._end + 1:
+                has = f"{self._log!r} has ids {head.first_id} to {self._end}"
+                raise LogInputError(f"{has}; a reader cannot go to {first_id}")
             self._frontier = Frontier(first_id - 1)
             self._next = first_id
             self._seeks += 1
@@ -156,9 +176,7 @@ class Reader:
                 self._frontier.add(first, last)
             else:
                 self._frontier.add_ids(many)
-            if not self._dirty:
-                self._dirty = True
-                self._keeper.after(ACK_SECONDS, self._flush_later)
+            self._note_change()
 
     def flush(self) -> None:
         """Store what was acknowledged, now. Raises :class:`FencedError`."""
@@ -189,6 +207,11 @@ class Reader:
     def __reduce__(self) -> str:
         raise TypeError("a reader stays in its process; open the store by its URL in the other one")
 
+    def _note_change(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self._keeper.after(ACK_SECONDS, self._flush_later)
+
     def _flush_later(self) -> None:
         with contextlib.suppress(FencedError):  # the next acknowledgement tells
             self.flush()
@@ -200,23 +223,42 @@ class Reader:
             if self._backend.put_state(self._log, self._key, encode_position(position), version=state.version):
                 return position, state.version + 1
 
-    def _deliver(self, max_messages: int, columns: Sequence[str] | None) -> Iterator[Batch]:
-        self._end = self._backend.head(self._log).last_id
+    def _deliver(self, max_messages: int, columns: Sequence[str] | None, gaps: Gaps) -> Iterator[Batch]:
+        head = self._backend.head(self._log)
+        self._end = head.last_id
         with self._lock:
             seeks = self._seeks
-            parts = self._frontier.missing(IdRange(self._next, self._end))
+            parts = self._undelivered(head)
         for ids in parts:
-            blocks = scan_blocks(self._backend, self._log, ids)
-            for batch in cut_batches(self._log, blocks, ids, max_messages=max_messages, columns=columns):
+            blocks = scan_blocks(self._backend, self._log, ids, head.first_id)
+            found = cut_batches(blocks, ids, log=self._log, max_messages=max_messages, columns=columns, gaps=gaps)
+            for batch in found:
                 with self._lock:
                     self._check_open()
                     if self._seeks != seeks:
                         return
                     self._next = batch.last_id + 1
                 yield batch
+                if isinstance(batch, Gap):
+                    self._pass_over(batch)
         with self._lock:
             if self._seeks == seeks:
                 self._next = self._end + 1
+
+    def _undelivered(self, head: Head) -> list[IdRange]:
+        """What is to be delivered, in order; what of it was trimmed comes first and in one piece."""
+        trimmed = self._frontier.missing(IdRange(self._next, head.first_id - 1))
+        kept = self._frontier.missing(IdRange(max(self._next, head.first_id), self._end))
+        return [*([IdRange(trimmed[0].first, trimmed[-1].last)] if trimmed else []), *kept]
+
+    def _pass_over(self, gap: Gap) -> None:
+        _logger.warning(
+            "%s goes on after ids %d to %d of %s: %s", self._consumer, gap.first_id, gap.last_id, self._log, gap.reason
+        )
+        with self._lock:
+            self._missed += len(gap.ids)
+            self._frontier.add(gap.first_id, gap.last_id)
+            self._note_change()
 
     def _check_exists(self, first: int, last: int) -> None:
         if last > self._end:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from millstream.core.message import MESSAGE_SCHEMA
@@ -10,6 +11,7 @@ from millstream.log.backend import Backend, StoredBlock
 from millstream.log.batch import Batch, Run
 from millstream.log.block import Block, BlockError, name_hash
 from millstream.log.errors import CorruptBlockError, DamagedLogError, LogInputError, MissingBlockError
+from millstream.log.gap import Gap, Gaps, is_wanted
 from millstream.log.ids import IdRange
 
 FETCH_BYTES = 4 << 20
@@ -17,40 +19,62 @@ _SMALL = 4096, 128 << 10  # messages, raw bytes; blocks below both are joined in
 _JOINED = 65_536, 1 << 20  # … of at most so many messages and raw bytes, since joining copies
 
 
-def scan_blocks(backend: Backend, log: str, ids: IdRange) -> Iterator[Block]:
-    """The blocks that hold *ids*, in order, none left out; the next few MiB are fetched while these are used.
+def scan_blocks(backend: Backend, log: str, ids: IdRange, first_id: int = 1) -> Iterator[Block | Gap]:
+    """The blocks that hold *ids*, in order, with a gap wherever ids have none; all *ids* are accounted for.
 
-    Raises :class:`CorruptBlockError`, :class:`MissingBlockError`.
+    What lies below the low-water mark *first_id* is a gap, whether its blocks are there still or not. The next few MiB
+    are fetched while these are used.
     """
-    if not len(ids):
-        return
+    expected = ids.first
+    if expected < first_id and len(ids):
+        yield Gap(log, IdRange(expected, min(first_id - 1, ids.last)), "trimmed")
+        expected = first_id
+    while expected <= ids.last:
+        last = ids.last
+        with contextlib.closing(_stored(backend, log, IdRange(expected, ids.last))) as found:
+            for block in found:
+                if block.first_id > expected:
+                    last = block.first_id - 1
+                    break
+                yield _opened(log, block)
+                expected = block.last_id + 1
+        if expected <= last:
+            gap = _hole(backend, log, IdRange(expected, last))
+            yield gap
+            expected = gap.last_id + 1
+
+
+def _stored(backend: Backend, log: str, ids: IdRange) -> Generator[StoredBlock]:
+    """The stored blocks from *ids* on, until they are all there or there are no more."""
     stored = _fetch(backend, log, ids)
-    if stored[-1].last_id >= ids.last:
-        yield from _checked(log, ids.first, stored)
+    if not stored or stored[-1].last_id >= ids.last:
+        yield from stored
         return
     with ThreadPoolExecutor(1, "millstream-log-read-ahead") as thread:
-        while True:
+        while stored:
             rest = IdRange(stored[-1].last_id + 1, ids.last)
             ahead = thread.submit(_fetch, backend, log, rest) if len(rest) else None
-            yield from _checked(log, ids.first, stored)
-            if ahead is None:
-                return
-            stored, ids = ahead.result(), rest
+            yield from stored
+            stored = ahead.result() if ahead is not None else []
 
 
 def _fetch(backend: Backend, log: str, ids: IdRange) -> Sequence[StoredBlock]:
-    stored = backend.read(log, ids.first, ids.last, max_bytes=FETCH_BYTES)
-    if not stored:
-        raise MissingBlockError(log, ids.first, ids.last)
-    return stored
+    return backend.read(log, ids.first, ids.last, max_bytes=FETCH_BYTES)
 
 
-def _checked(log: str, expected: int, stored: Sequence[StoredBlock]) -> Iterator[Block]:
-    for block in stored:
-        if block.first_id > expected:
-            raise MissingBlockError(log, expected, block.first_id - 1)
-        yield open_block(log, block)
-        expected = block.last_id + 1
+def _hole(backend: Backend, log: str, ids: IdRange) -> Gap:
+    """The gap over *ids*, which the store has no block of, or over their beginning where only that was trimmed."""
+    first_id = backend.head(log).first_id
+    if ids.first < first_id:
+        return Gap(log, IdRange(ids.first, min(ids.last, first_id - 1)), "trimmed")
+    return Gap(log, ids, "missing", error=MissingBlockError(log, ids.first, ids.last))
+
+
+def _opened(log: str, stored: StoredBlock) -> Block | Gap:
+    try:
+        return open_block(log, stored)
+    except CorruptBlockError as error:
+        return Gap(log, IdRange(stored.first_id, stored.last_id), "corrupt", error=error)
 
 
 def open_block(log: str, stored: StoredBlock) -> Block:
@@ -71,25 +95,45 @@ def open_block(log: str, stored: StoredBlock) -> Block:
 
 
 def cut_batches(
-    log: str, blocks: Iterator[Block], ids: IdRange, *, max_messages: int, columns: Sequence[str] | None = None
+    blocks: Iterable[Block | Gap],
+    ids: IdRange,
+    *,
+    log: str,
+    max_messages: int,
+    columns: Sequence[str] | None = None,
+    gaps: Gaps = "trimmed",
 ) -> Iterator[Batch]:
     """Batches of at most *max_messages* that hold *ids*: large blocks are cut, runs of small ones are joined.
 
-    All that comes before a damage is given before the damage is raised. Raises :class:`LogInputError` for *columns*
-    that a message has not.
+    Of what is missing, *gaps* are given as :class:`Gap` and all else is raised, after all that comes before it. Raises
+    :class:`LogInputError` for *columns* that a message has not.
     """
     _check_columns(columns)
-    return _cut(log, blocks, ids, max_messages, columns)
+    return _cut(blocks, ids, log=log, max_messages=max_messages, columns=columns, gaps=gaps)
 
 
 def _cut(
-    log: str, blocks: Iterator[Block], ids: IdRange, max_messages: int, columns: Sequence[str] | None
+    blocks: Iterable[Block | Gap],
+    ids: IdRange,
+    *,
+    log: str,
+    max_messages: int,
+    columns: Sequence[str] | None,
+    gaps: Gaps,
 ) -> Iterator[Batch]:
+    begin = ids.first
     for group in _groups(blocks, max_messages):
+        if isinstance(group, Gap):
+            if not is_wanted(group, gaps):
+                raise group.error
+            yield group.within(IdRange(begin, ids.last), columns)
+            begin = group.last_id + 1
+            continue
         run = Run(log, group)
         last = min(ids.last, run.ids.last)
-        for first in range(max(ids.first, run.ids.first), last + 1, max_messages):
+        for first in range(max(begin, run.ids.first), last + 1, max_messages):
             yield Batch(run, IdRange(first, min(last, first + max_messages - 1)), columns)
+        begin = last + 1
 
 
 def _check_columns(columns: Sequence[str] | None) -> None:
@@ -98,21 +142,24 @@ def _check_columns(columns: Sequence[str] | None) -> None:
         raise LogInputError(f"a message has no {', '.join(sorted(unknown))}; it has {', '.join(MESSAGE_SCHEMA.names)}")
 
 
-def _groups(blocks: Iterator[Block], max_messages: int) -> Iterator[list[Block]]:
-    """Runs of small blocks that make no more than *max_messages*, and each large block alone."""
+def _groups(blocks: Iterable[Block | Gap], max_messages: int) -> Iterator[list[Block] | Gap]:
+    """Runs of small blocks that make no more than *max_messages*, and each large block and each gap alone."""
     group: list[Block] = []
     count = size = 0
     damage: DamagedLogError | None = None
     try:
         for block in blocks:
+            if isinstance(block, Gap) or not _is_small(block):
+                if group:
+                    yield group
+                yield block if isinstance(block, Gap) else [block]
+                group, count, size = [], 0, 0
+                continue
             count, size = count + block.header.count, size + block.header.raw_bytes
-            if group and (not _is_small(block) or count > min(max_messages, _JOINED[0]) or size > _JOINED[1]):
+            if group and (count > min(max_messages, _JOINED[0]) or size > _JOINED[1]):
                 yield group
                 group, count, size = [], block.header.count, block.header.raw_bytes
             group.append(block)
-            if not _is_small(block):
-                yield group
-                group, count, size = [], 0, 0
     except DamagedLogError as error:
         damage = error
     if group:

@@ -9,10 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.durable import sync_folder
 from millstream.log import sqlite_statements as sql
-from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
+from millstream.log.backend import (
+    RECLAIMED_AT_ONCE,
+    Commit,
+    Head,
+    State,
+    Statistics,
+    StoredBlock,
+    oldest_within,
+    producer_key,
+)
 from millstream.log.errors import (
     DamagedLogError,
     FencedError,
@@ -23,6 +34,7 @@ from millstream.log.errors import (
     StorageReadOnlyError,
 )
 from millstream.log.ids import BlockRange
+from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 
 _WAIT = 60.0  # seconds for which a statement waits for another process's transaction
 
@@ -72,19 +84,21 @@ class SqliteBackend:
         with self._reading() as db:
             return [name for (name,) in db.execute(sql.LOG_NAMES)]
 
-    def create(self, log: str) -> None:
+    def create(self, log: str, *, first_id: int = 1) -> None:
         with self._reading() as db:
             if db.execute(sql.LOG_NUMBER, (log,)).fetchone():
                 return
         with self._transaction() as db:
-            db.execute(sql.INSERT_LOG, (log,))
-            (number,) = db.execute(sql.LOG_NUMBER, (log,)).fetchone()
-            db.execute(sql.CREATE_BLOCKS.format(number))
+            if db.execute(sql.INSERT_LOG, (log, first_id - 1)).rowcount == 1:
+                (number,) = db.execute(sql.LOG_NUMBER, (log,)).fetchone()
+                db.execute(sql.CREATE_BLOCKS.format(number))
+                if first_id > 1:
+                    db.execute(sql.INSERT_STATE, (number, MARKS, encode_marks(Marks(first_id, first_id))))
 
     def head(self, log: str) -> Head:
         with self._reading() as db:
-            row = db.execute(sql.HEAD, (self._number(db, log),)).fetchone()
-            return Head(*row)
+            *row, marks = db.execute(sql.HEAD, (MARKS, self._number(db, log))).fetchone()
+            return Head(*row, *msgspec.structs.astuple(decode_marks(marks)))
 
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)
@@ -129,19 +143,28 @@ class SqliteBackend:
             rows = db.execute(sql.BLOCK_RANGES.format(self._number(db, log)), (first_id, last_id))
             return [BlockRange(*row) for row in rows]
 
-    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         with self._reading() as db:
-            row = db.execute(sql.FIRST_BLOCK_SINCE.format(self._number(db, log)), (time,)).fetchone()
+            row = db.execute(sql.FIRST_BLOCK_SINCE.format(self._number(db, log)), (first_id, time)).fetchone()
             return BlockRange(*row) if row else None
 
-    def statistics(self, log: str) -> Statistics:
+    def statistics(self, log: str, first_id: int = 1) -> Statistics:
         with self._reading() as db:
-            row = db.execute(sql.STATISTICS.format(self._number(db, log))).fetchone()
+            row = db.execute(sql.STATISTICS.format(self._number(db, log)), (first_id,)).fetchone()
             return Statistics(*row) if row[0] is not None else Statistics()
 
     def check(self, log: str) -> Sequence[str]:
         self.head(log)  # there is nothing around the blocks but their rows, which are read with them
         return ()
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        """Free old blocks; their pages are used again for new ones, and the file does not grow meanwhile."""
+        with self._transaction() as db:
+            number = self._number(db, log)
+            old = db.execute(sql.OLD_BLOCKS.format(number), (below, RECLAIMED_AT_ONCE)).fetchall()
+            last_id, freed = oldest_within(old, max_bytes)
+            db.execute(sql.DELETE_BLOCKS.format(number), (last_id,))
+            return freed
 
     def get_state(self, log: str, key: str) -> State:
         with self._reading() as db:

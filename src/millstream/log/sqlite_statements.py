@@ -33,31 +33,40 @@ CREATE_BLOCKS = """
 
 LOG_NAMES = "SELECT name FROM logs ORDER BY name"
 LOG_NUMBER = "SELECT number FROM logs WHERE name = ?"
-INSERT_LOG = "INSERT INTO logs (name) VALUES (?) ON CONFLICT DO NOTHING"
+INSERT_LOG = "INSERT INTO logs (name, last_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
-HEAD = "SELECT last_id, received_at, epoch, holder, lease_until FROM logs WHERE number = ?"
+HEAD = """
+    SELECT last_id, received_at, epoch, holder, lease_until,
+           (SELECT value FROM states WHERE log = logs.number AND key = ?)
+    FROM logs WHERE number = ?
+"""
 TAKE_LEASE = "UPDATE logs SET epoch = epoch + 1, holder = ?, lease_until = ? WHERE number = ? AND epoch = ?"
 RENEW_LEASE = "UPDATE logs SET lease_until = ? WHERE number = ? AND epoch = ? AND holder <> x''"
 RELEASE_LEASE = "UPDATE logs SET holder = x'', lease_until = 0 WHERE number = ? AND epoch = ?"
 MOVE_POINTER = "UPDATE logs SET last_id = ?, received_at = ? WHERE number = ? AND epoch = ? AND last_id = ?"
 
 INSERT_BLOCK = "INSERT INTO blocks_{} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_FROM_ID = """
+_HOLDING = """
     FROM blocks_{0}
-    WHERE first_id >= coalesce((SELECT max(first_id) FROM blocks_{0} WHERE first_id <= ?1), ?1)
-      AND last_id >= ?1 AND first_id <= ?2
-    ORDER BY first_id
+    WHERE first_id >= coalesce((SELECT max(first_id) FROM blocks_{0} WHERE first_id <= ?1), ?1) AND last_id >= ?1
 """
-READ_BLOCKS = "SELECT first_id, last_id, data" + _FROM_ID
-BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _FROM_ID
-FIRST_BLOCK_SINCE = """
-    SELECT first_id, last_id, bytes FROM blocks_{} WHERE max_received_at >= ? ORDER BY first_id LIMIT 1
-"""
-STATISTICS = """
+_UP_TO = _HOLDING + " AND first_id <= ?2 ORDER BY first_id"
+READ_BLOCKS = "SELECT first_id, last_id, data" + _UP_TO
+BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _UP_TO
+FIRST_BLOCK_SINCE = (
+    "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ?2 ORDER BY first_id LIMIT 1"
+)
+STATISTICS = (
+    """
     SELECT min(first_id), max(last_id), sum(last_id - first_id + 1), count(*), sum(bytes),
            min(min_event_time), max(max_event_time), min(min_received_at), max(max_received_at)
-    FROM blocks_{}
-"""
+    """
+    + _HOLDING
+)
+
+OLD_BLOCKS = "SELECT first_id, bytes FROM blocks_{} WHERE last_id < ? ORDER BY first_id LIMIT ?"
+DELETE_BLOCKS = "DELETE FROM blocks_{} WHERE first_id <= ?"
+"""Blocks do not overlap, so all up to a block that ends below an id do."""
 
 GET_STATE = "SELECT version, value FROM states WHERE log = ? AND key = ?"
 SET_STATE = """

@@ -50,10 +50,15 @@ class LogStore:
         """The names of all logs, sorted."""
         return self._backend.logs()
 
-    def log(self, spec: LogSpec, *, create: bool = True) -> Log:
-        """The log of *spec*, made where it is absent. Without *create* that raises :class:`LogNotFoundError`."""
+    def log(self, spec: LogSpec, *, create: bool = True, first_id: int = 1) -> Log:
+        """The log of *spec*, made where it is absent. Without *create* that raises :class:`LogNotFoundError`.
+
+        A log that is made begins at *first_id*: what it is a copy of may have been trimmed.
+        """
+        if first_id < 1:
+            raise LogInputError(f"ids begin at 1, not {first_id}")
         if create:
-            self._backend.create(spec.name)
+            self._backend.create(spec.name, first_id=first_id)
         else:
             self._backend.head(spec.name)
         with self._lock:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from millstream.log.backend import Backend, Commit, producer_key
+from millstream.log.backend import Backend, Commit, Head, producer_key
 from millstream.log.block import Origin
 from millstream.log.errors import DamagedLogError, DurabilityTimeoutError, FencedError, LogError, WriterFailedError
 from millstream.log.frontier import Frontier
@@ -59,7 +59,7 @@ class Writer:
         self._closed = False
         self._callbacks: list[Callable[[int], None]] = []
         head = backend.head(spec.name)
-        _refuse_damage(backend, spec.name, head.last_id)
+        _refuse_damage(backend, spec.name, head)
         self._frontier = Frontier(head.last_id)
         self._given = head.last_id
         self._received_at = head.received_at
@@ -291,12 +291,12 @@ class Writer:
             self._changed.acquire()
 
 
-def _refuse_damage(backend: Backend, log: str, last_id: int) -> None:
+def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
     """The writer pointer and the blocks are one transaction; where they disagree, nobody may write on top."""
-    blocks = backend.ranges(log, max(last_id, 1), 2**63 - 1)
+    blocks = backend.ranges(log, max(head.last_id, 1), 2**63 - 1)
     stored = blocks[-1].last_id if blocks else 0
-    if stored != last_id:
+    if stored != head.last_id and (blocks or head.hot_id <= head.last_id):
         raise DamagedLogError(
-            f"the log {log!r} should end at id {last_id}, but its last block ends at {stored}. Restore it from a copy; "
-            f"`millstream log verify {log}` lists all damage"
+            f"the log {log!r} should end at id {head.last_id}, but its last block ends at {stored}. Restore it from a "
+            f"copy; `millstream log verify {log}` lists all damage"
         )

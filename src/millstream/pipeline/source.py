@@ -42,12 +42,12 @@ def read_log(
     store_url: str,
     log: str,
     *,
-    first_id: int = 1,
+    first_id: int | None = None,
     last_id: int | None = None,
     columns: Sequence[str] | None = None,
     partition_bytes: int = PARTITION_BYTES,
 ) -> DataFrame:
-    """The messages of *log* from *first_id* to *last_id* (None: the end as of now), as a DataFrame.
+    """The messages of *log* from *first_id* to *last_id* (None: the first and the last it has), as a DataFrame.
 
     *columns* are the only ones decoded, in this order; *partition_bytes* are the block bytes a partition aims at.
     Raises :class:`PipelineInputError` for a store in local files on a cluster: its executors could not open them.
@@ -57,7 +57,9 @@ def read_log(
             f"the log store {store_url} lies on this host, and Spark runs on {spark.sparkContext.master}: "
             "use master local[*], or a log store that all hosts reach"
         )
-    reader = spark.read.format(NAME).option("store", store_url).option("log", log).option("from", str(first_id))
+    reader = spark.read.format(NAME).option("store", store_url).option("log", log)
+    if first_id is not None:
+        reader = reader.option("from", str(first_id))
     reader = reader.option("partitionBytes", str(partition_bytes))
     if last_id is not None:
         reader = reader.option("to", str(last_id))
@@ -94,7 +96,7 @@ class LogRequest:
     def __init__(self, options: Mapping[str, str]) -> None:
         self.store = _required(options, "store")
         self.log = _required(options, "log")
-        self.first_id = _whole(options, "from", 1)
+        self.first_id = _whole(options, "from", None)
         self.last_id = _whole(options, "to", None)
         self.partition_bytes = _whole(options, "partitionBytes", PARTITION_BYTES)
         self.columns = checked_columns(options["columns"].split(",")) if "columns" in options else SPARK_SCHEMA.names
@@ -120,6 +122,11 @@ class LogReader(DataSourceReader):
         request = self._request
         with open_store(request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(request.log), create=False)
+            if request.first_id is not None and request.first_id < log.first_id:
+                raise PipelineInputError(
+                    f"log {request.log!r} was trimmed and begins at id {log.first_id}: read it from there on, or leave "
+                    "the option 'from' out"
+                )
             blocks = log.block_ranges(request.first_id, request.last_id)
         return list(balance([(b.first_id, b.last_id, b.bytes) for b in blocks], request.partition_bytes))
 
@@ -129,7 +136,7 @@ class LogReader(DataSourceReader):
         schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in self._columns])
         with open_store(self._request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(self._request.log), create=False)
-            for batch in log.read(partition.first_id, partition.last_id, columns=self._columns):
+            for batch in log.read(partition.first_id, partition.last_id, self._columns, gaps="none"):
                 yield batch.arrow.select(self._columns).cast(schema)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from millstream.core.message import Message
-from millstream.log import Log
+from millstream.log import Log, TrimmedError
 from millstream.queue.events import (
     PUT,
     DamagedQueueError,
@@ -36,15 +36,18 @@ def recover(log: Log) -> tuple[QueueState, int]:
     """
     state, read = QueueState(), 0
     pointer = log.pointer(POINTER)
-    messages = (message for batch in log.read(pointer + 1) for message in batch)
-    if pointer:
-        _restore(state, messages)
-    for message in messages:
-        read += 1
-        if message.key == PUT:
-            state.put(message.id, message.body, ready_at(message))
-        else:
-            state.apply(read_event(message), message.id)
+    messages = (message for batch in log.read(pointer + 1, gaps="none") for message in batch)
+    try:
+        if pointer:
+            _restore(state, messages)
+        for message in messages:
+            read += 1
+            if message.key == PUT:
+                state.put(message.id, message.body, ready_at(message))
+            else:
+                state.apply(read_event(message), message.id)
+    except TrimmedError as error:
+        raise DamagedQueueError(f"the queue cannot be read: {error}, and it needs its last snapshot") from error
     return state, read
 
 

@@ -27,6 +27,7 @@ from millstream.core.message import MESSAGE_SCHEMA, Message, to_arrow
 from millstream.log import (
     BlockRange,
     FencedError,
+    Gap,
     IdRange,
     Log,
     LogError,
@@ -34,11 +35,13 @@ from millstream.log import (
     LogNotFoundError,
     LogSpec,
     LogStore,
+    TrimmedError,
     WriterBusyError,
 )
 from millstream.log.backend import Backend, Commit, State, Statistics, producer_key
 from millstream.log.block import EncodedBlock, Origin, encode_block
 from millstream.log.columns import from_messages
+from millstream.log.marks import MARKS, Marks, encode_marks
 
 NAME = "weather"
 
@@ -90,6 +93,7 @@ class BackendConformance:
             lambda: backend.ranges("none", 1, 2),
             lambda: backend.take_lease("none", epoch=0, holder=b"x", until=1),
             lambda: backend.commit("none", Commit(1, 0, 1, 5, [])),
+            lambda: backend.reclaim("none", 1, max_bytes=1),
         ):
             with pytest.raises(LogNotFoundError):
                 call()
@@ -170,6 +174,78 @@ class BackendConformance:
             backend.put_state(NAME, key, key.encode(), version=0)
         backend.put_state("other", "a/3", b"", version=0)
         assert {key: state.value for key, state in backend.states(NAME, "a/").items()} == {"1": b"a/1", "2": b"a/2"}
+
+    def test_a_new_log_has_its_marks_at_its_first_id(self, backend: Backend) -> None:
+        assert (backend.head(NAME).first_id, backend.head(NAME).hot_id) == (1, 1)
+        assert backend.get_state(NAME, MARKS) == State()
+
+    def test_the_head_tells_the_marks(self, backend: Backend, open_backend: Callable[[], Backend]) -> None:
+        assert backend.put_state(NAME, MARKS, encode_marks(Marks(3, 7)), version=0)
+        for each in (backend, open_backend()):
+            assert (each.head(NAME).first_id, each.head(NAME).hot_id) == (3, 7)
+
+    def test_a_log_may_begin_at_a_later_id(self, backend: Backend, open_backend: Callable[[], Backend]) -> None:
+        backend.create("later", first_id=1000)
+        backend.create("later", first_id=2000)
+        for each in (backend, open_backend()):
+            head = each.head("later")
+            assert (head.last_id, head.first_id, head.hot_id, head.epoch) == (999, 1000, 1000, 0)
+        assert backend.statistics("later") == Statistics()
+        assert backend.take_lease("later", epoch=0, holder=b"first", until=10)
+        made = [encode_block(from_messages([Message(b"a")]).stamped(1), 1000, Origin("later", 1))]
+        backend.commit("later", Commit(1, 999, 1000, 5, made))
+        assert [(b.first_id, b.last_id) for b in open_backend().read("later", 1, 2000, max_bytes=1)] == [(1000, 1000)]
+        assert list(backend.check("later")) == []
+
+    def test_figures_are_those_of_the_blocks_from_an_id_on(self, backend: Backend) -> None:
+        for first, time in ((1, 400), (4, 200), (7, 300)):
+            backend.commit(NAME, Commit(1, first - 1, first + 2, 5, [block(first, [b"a", b"b", b"c"], time=time)]))
+        size = len(block(1, [b"a", b"b", b"c"]).data)
+        for first in (4, 5, 6):
+            assert backend.statistics(NAME, first) == Statistics(4, 9, 6, 2, 2 * size, 200, 300, 200, 300)
+            assert backend.first_block_since(NAME, 100, first) == BlockRange(4, 6, size)
+            assert backend.first_block_since(NAME, 300, first) == BlockRange(7, 9, size)
+            assert backend.first_block_since(NAME, 400, first) is None
+        assert backend.statistics(NAME, 10) == Statistics()
+
+    def test_old_blocks_are_freed_a_share_at_a_time_and_never_one_that_is_kept(
+        self, backend: Backend, open_backend: Callable[[], Backend]
+    ) -> None:
+        """How much goes at once is up to the backend; what is asked for, order and rest are not."""
+        for first in range(1, 181, 3):
+            backend.commit(NAME, Commit(1, first - 1, first + 2, 5, [block(first, [b"a" * 200, b"b", b"c"])]))
+        size = len(block(1, [b"a" * 200, b"b", b"c"]).data)
+        assert backend.reclaim(NAME, 3, max_bytes=1 << 20) == 0
+        assert backend.put_state(NAME, MARKS, encode_marks(Marks(152, 152)), version=0)
+        freed = [backend.reclaim(NAME, 152, max_bytes=4 * size)]
+        kept = list(backend.ranges(NAME, 1, 180))
+        assert 1 < kept[0].first_id <= 151
+        while freed[-1]:
+            freed.append(backend.reclaim(NAME, 152, max_bytes=4 * size))
+        assert len(freed) > 2
+        for each in (backend, open_backend()):
+            kept = list(each.ranges(NAME, 1, 180))
+            assert kept[0].first_id <= 151
+            assert [b.first_id for b in kept] == list(range(kept[0].first_id, 181, 3))
+            assert each.head(NAME).last_id == 180
+            found = each.read(NAME, 151, 180, max_bytes=1 << 20)
+            assert [b.data for b in found] == [block(n, [b"a" * 200, b"b", b"c"]).data for n in range(151, 181, 3)]
+            assert each.statistics(NAME, 152).count == 30
+            assert list(each.check(NAME)) == []
+
+    def test_a_log_whose_blocks_were_all_freed_goes_on(
+        self, backend: Backend, open_backend: Callable[[], Backend]
+    ) -> None:
+        backend.commit(NAME, Commit(1, 0, 2, 77, [block(1, [b"a", b"b"])], "p", 4))
+        assert backend.put_state(NAME, MARKS, encode_marks(Marks(3, 3)), version=0)
+        while backend.reclaim(NAME, 3, max_bytes=1 << 20):
+            pass
+        backend = open_backend()
+        assert backend.statistics(NAME, 3) == Statistics()
+        assert (backend.head(NAME).last_id, backend.head(NAME).hot_id) == (2, 3)
+        backend.commit(NAME, Commit(1, 2, 3, 78, [block(3, [b"c"])], "p", 5))
+        assert [b.first_id for b in backend.read(NAME, 3, 3, max_bytes=1)] == [3]
+        assert backend.get_state(NAME, producer_key("p")).value == b"5"
 
     def test_lease_time_does_not_go_back(self, backend: Backend) -> None:
         times = [backend.lease_time() for _ in range(10)]
@@ -402,6 +478,115 @@ class LogStoreConformance:
             assert next(batches).ids == IdRange(2, 3)
             writer.append([b"d"])
             assert next(batches).ids == IdRange(4, 4)
+
+    def test_a_trimmed_log_begins_at_its_low_water_mark(self, log: Log, open_logs: Callable[[], LogStore]) -> None:
+        with log.writer() as writer:
+            for start in range(1, 31, 10):
+                writer.append([Message(b"%d" % n, received_at=100 * n) for n in range(start, start + 10)])
+            log.trim(15)
+            log.trim(3)
+            for each in (log, open_logs().log(LogSpec(NAME))):
+                info = each.info()
+                assert (each.first_id, info.first_id, info.last_id, info.count) == (15, 15, 30, 16)
+                assert [m.body for batch in each.read() for m in batch] == [b"%d" % n for n in range(15, 31)]
+                assert [m.id for batch in each.read(20, 22) for m in batch] == [20, 21, 22]
+                assert each.first_id_since(100) == 15
+                assert each.first_id_since(1700) == 17
+                assert each.block_ranges()[0].first_id == 15
+                found = each.verify()
+                assert (found.ok, found.messages) == (True, 16)
+            assert writer.append([b"31"]) == IdRange(31, 31)
+
+    def test_what_was_trimmed_is_read_as_a_gap_or_refused(self, log: Log) -> None:
+        with log.writer() as writer:
+            writer.append([b"%d" % n for n in range(1, 11)])
+        log.trim(8)
+        gap, rest = log.read(3, columns=["id"])
+        assert isinstance(gap, Gap)
+        assert (gap.ids, gap.reason, len(gap), list(gap), gap.arrow.num_rows) == (IdRange(3, 7), "trimmed", 0, [], 0)
+        assert gap.arrow.schema == rest.arrow.schema
+        assert rest.ids == IdRange(8, 10)
+        (only,) = log.read(2, 5)
+        assert isinstance(only, Gap)
+        assert only.ids == IdRange(2, 5)
+        assert next(log.follow(1)).ids == IdRange(1, 7)
+        with pytest.raises(TrimmedError, match="ids 3 to 7"):
+            list(log.read(3, gaps="none"))
+
+    def test_a_log_that_was_trimmed_to_its_end_is_empty_and_goes_on(
+        self, log: Log, open_logs: Callable[[], LogStore]
+    ) -> None:
+        with log.writer() as writer:
+            writer.append([b"a", b"b"])
+        log.trim(3)
+        assert (list(log.read()), log.info().count, log.first_id, log.verify().ok) == ([], 0, 3, True)
+        with pytest.raises(LogInputError, match="ends at id 2"):
+            log.trim(4)
+        again = open_logs().log(LogSpec(NAME))
+        with again.writer() as writer:
+            assert writer.append([b"c"]) == IdRange(3, 3)
+        assert [m.id for batch in again.read() for m in batch] == [3]
+
+    def test_p3_delivery_a_consumer_gets_one_gap_for_what_was_trimmed_and_its_pointer_goes_over_it(
+        self, log: Log, open_logs: Callable[[], LogStore]
+    ) -> None:
+        with log.writer() as writer:
+            for start in range(1, 31, 10):
+                writer.append([b"%d" % n for n in range(start, start + 10)])
+        with log.reader("worker") as reader:
+            reader.ack([1, 2, 5, 6])
+        log.trim(15)
+        with open_logs().log(LogSpec(NAME)).reader("worker") as reader:
+            batches = reader.batches()
+            gap = next(batches)
+            assert isinstance(gap, Gap)
+            assert gap.ids == IdRange(3, 14)
+            rest = list(batches)
+            assert [m.id for batch in rest for m in batch] == list(range(15, 31))
+            assert (reader.pointer, reader.missed) == (14, 12)
+            reader.ack(IdRange(15, 20))
+        with open_logs().log(LogSpec(NAME)).reader("worker") as reader:
+            assert [m.id for batch in reader.batches() for m in batch] == list(range(21, 31))
+            assert reader.missed == 0
+
+    def test_a_gap_that_was_given_and_not_gone_over_is_given_again(self, log: Log) -> None:
+        with log.writer() as writer:
+            writer.append([b"a", b"b", b"c"])
+        log.trim(3)
+        for _ in range(2):
+            with log.reader("worker") as reader:
+                assert next(reader.batches()).ids == IdRange(1, 2)
+        with log.reader("worker") as reader:
+            for batch in reader.batches():
+                reader.ack(batch.ids)
+            assert reader.pointer == 3
+
+    def test_a_reader_that_trimming_overtakes_is_told_so(self, log: Log) -> None:
+        with log.writer() as writer:
+            writer.append([b"%d" % n for n in range(1, 11)])
+            with log.reader("worker") as reader:
+                assert [batch.ids for batch in reader.batches()] == [IdRange(1, 10)]
+                writer.append([b"%d" % n for n in range(11, 21)])
+                log.trim(16)
+                gap, rest = reader.batches()
+                assert (isinstance(gap, Gap), gap.ids, rest.ids) == (True, IdRange(11, 15), IdRange(16, 20))
+                reader.ack(IdRange(1, 20))
+                with pytest.raises(LogInputError, match="ids 16 to 20"):
+                    reader.seek(15)
+                reader.seek(16)
+        log.set_pointer("worker", 0)
+        with log.reader("worker") as reader:
+            assert next(reader.batches()).ids == IdRange(1, 15)
+
+    def test_a_log_that_begins_later_counts_from_there(self, open_logs: Callable[[], LogStore]) -> None:
+        log = open_logs().log(LogSpec("later"), first_id=1000)
+        assert (log.first_id, log.last_id, log.verify().ok) == (1000, 999, True)
+        with log.writer() as writer:
+            assert writer.append([b"a", b"b"]) == IdRange(1000, 1001)
+        again = open_logs().log(LogSpec("later"))
+        assert [m.id for batch in again.read() for m in batch] == [1000, 1001]
+        with pytest.raises(LogInputError):
+            open_logs().log(LogSpec("never"), first_id=0)
 
     def test_appending_nothing_gives_no_ids(self, log: Log) -> None:
         with log.writer() as writer:

@@ -8,11 +8,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from millstream.core.clock import Clock
-from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
+from millstream.log.backend import (
+    RECLAIMED_AT_ONCE,
+    Commit,
+    Head,
+    State,
+    Statistics,
+    StoredBlock,
+    oldest_within,
+    producer_key,
+)
 from millstream.log.block import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError, StorageError
 from millstream.log.ids import BlockRange
+from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.mysql import statements as sql
 from millstream.log.mysql.driver import Connection, Driver, ServerError, Value, choose_driver
 from millstream.log.mysql.failures import DUPLICATE
@@ -65,17 +77,18 @@ class MysqlBackend:
     def logs(self) -> Sequence[str]:
         return [name for (name,) in self._rows(sql.LOG_NAMES)]
 
-    def create(self, log: str) -> None:
+    def create(self, log: str, *, first_id: int = 1) -> None:
         if not self._rows(sql.LOG_BLOCKS, log):
             table = _table_name(log)
             self._execute(sql.CREATE_BLOCKS.format(table))
-            self._add(sql.INSERT_LOG, log, table)
+            self._pool.call(lambda lent: _create(lent, log, table, first_id))
 
     def head(self, log: str) -> Head:
-        rows = self._rows(sql.HEAD, log)
+        rows = self._rows(sql.HEAD, MARKS.encode(), log)
         if not rows:
             raise self._not_found(log)
-        return Head(*rows[0])
+        *found, marks = rows[0]
+        return Head(*found, *msgspec.structs.astuple(decode_marks(marks)))
 
     def lease_time(self) -> int:
         ((now,),) = self._rows(sql.LEASE_TIME)
@@ -119,17 +132,26 @@ class MysqlBackend:
     def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
         return self._ranges(log, first_id, last_id, _EVERYTHING)
 
-    def first_block_since(self, log: str, time: int) -> BlockRange | None:
-        rows = self._rows(sql.FIRST_BLOCK_SINCE.format(self._table(log)), time)
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
+        statement = sql.FIRST_BLOCK_SINCE.format(self._table(log))
+        rows = self._rows(statement, first_id, first_id, first_id, time)
         return BlockRange(*rows[0]) if rows else None
 
-    def statistics(self, log: str) -> Statistics:
-        (row,) = self._rows(sql.STATISTICS.format(self._table(log)))
+    def statistics(self, log: str, first_id: int = 1) -> Statistics:
+        (row,) = self._rows(sql.STATISTICS.format(self._table(log)), first_id, first_id, first_id)
         return Statistics(*map(int, row)) if row[0] is not None else Statistics()
 
     def check(self, log: str) -> Sequence[str]:
         self.head(log)  # there is nothing around the blocks but their rows, which are read with them
         return ()
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        table = self._table(log)
+        old = self._rows(sql.OLD_BLOCKS.format(table), below, RECLAIMED_AT_ONCE)
+        last_id, freed = oldest_within([(int(first), int(size)) for first, size in old], max_bytes)
+        if freed:
+            self._execute(sql.DELETE_BLOCKS.format(table), last_id)
+        return freed
 
     def get_state(self, log: str, key: str) -> State:
         self._table(log)
@@ -219,6 +241,22 @@ class MysqlBackend:
         """Whether *statement* changed its row; where a reply was lost, the row itself tells."""
         found, tries = self._pool.counted(lambda lent: lent.connection.execute(statement, *values))
         return found == 1 or (tries > 1 and is_done())
+
+
+def _create(lent: Lent, log: str, table: str, first_id: int) -> None:
+    """Add the row of *log* and its marks in one transaction, unless somebody else was quicker."""
+    connection = lent.connection
+    connection.execute(sql.BEGIN)
+    try:
+        connection.execute(sql.INSERT_LOG, log, table, first_id - 1)
+    except ServerError as error:
+        if error.number != DUPLICATE:
+            raise
+        connection.execute(sql.ROLLBACK)
+        return
+    if first_id > 1:
+        connection.execute(sql.INSERT_STATE, log, MARKS.encode(), encode_marks(Marks(first_id, first_id)))
+    connection.execute(sql.COMMIT)
 
 
 def _commit(lent: Lent, table: str, log: str, commit: Commit) -> bool:

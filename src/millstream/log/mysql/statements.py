@@ -48,9 +48,13 @@ CREATE_BLOCKS = """
 LEASE_TIME = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 LOG_NAMES = "SELECT name FROM millstream_logs ORDER BY name"
 LOG_BLOCKS = "SELECT blocks FROM millstream_logs WHERE name = ?"
-INSERT_LOG = "INSERT INTO millstream_logs (name, blocks) VALUES (?, ?)"
+INSERT_LOG = "INSERT INTO millstream_logs (name, blocks, last_id) VALUES (?, ?, ?)"
 
-HEAD = "SELECT last_id, received_at, epoch, holder, lease_until FROM millstream_logs WHERE name = ?"
+HEAD = """
+    SELECT last_id, received_at, epoch, holder, lease_until,
+           (SELECT value FROM millstream_states s WHERE s.log = l.name AND s.name = ?)
+    FROM millstream_logs l WHERE l.name = ?
+"""
 TAKE_LEASE = "UPDATE millstream_logs SET epoch = epoch + 1, holder = ?, lease_until = ? WHERE name = ? AND epoch = ?"
 RENEW_LEASE = "UPDATE millstream_logs SET lease_until = ? WHERE name = ? AND epoch = ? AND holder <> ''"
 RELEASE_LEASE = "UPDATE millstream_logs SET holder = '', lease_until = 0 WHERE name = ? AND epoch = ?"
@@ -61,21 +65,24 @@ INSERT_BLOCKS = "INSERT INTO {} VALUES "
 BLOCK_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 BLOCK_EPOCH = "SELECT epoch FROM {} WHERE first_id = ? AND part = 0"
 
-BLOCK_RANGES = """
-    SELECT first_id, last_id, bytes FROM {0}
-    WHERE part = 0 AND first_id >= coalesce((SELECT max(first_id) FROM {0} WHERE first_id <= ?), ?)
-      AND last_id >= ? AND first_id <= ?
-    ORDER BY first_id LIMIT ?
+_HOLDING = """
+    FROM {0}
+    WHERE part = 0 AND first_id >= coalesce((SELECT max(first_id) FROM {0} WHERE first_id <= ?), ?) AND last_id >= ?
 """
+BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _HOLDING + " AND first_id <= ? ORDER BY first_id LIMIT ?"
 READ_BLOCKS = "SELECT first_id, last_id, data FROM {} WHERE first_id BETWEEN ? AND ? ORDER BY first_id, part"
-FIRST_BLOCK_SINCE = """
-    SELECT first_id, last_id, bytes FROM {} WHERE part = 0 AND max_received_at >= ? ORDER BY first_id LIMIT 1
-"""
-STATISTICS = """
+FIRST_BLOCK_SINCE = "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ? ORDER BY first_id LIMIT 1"
+STATISTICS = (
+    """
     SELECT min(first_id), max(last_id), sum(last_id - first_id + 1), count(*), sum(bytes),
            min(min_event_time), max(max_event_time), min(min_received_at), max(max_received_at)
-    FROM {} WHERE part = 0
-"""
+    """
+    + _HOLDING
+)
+
+OLD_BLOCKS = "SELECT first_id, bytes FROM {} WHERE part = 0 AND last_id < ? ORDER BY first_id LIMIT ?"
+DELETE_BLOCKS = "DELETE FROM {} WHERE first_id <= ?"
+"""Blocks do not overlap, so all up to a block that ends below an id do."""
 
 GET_STATE = "SELECT version, value FROM millstream_states WHERE log = ? AND name = ?"
 SET_STATE = """

@@ -11,6 +11,7 @@ from millstream.core.clock import Clock
 from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock
 from millstream.log.errors import DamagedLogError, LogInputError, WriterBusyError
 from millstream.log.ids import BlockRange, IdRange
+from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.mysql.driver import Connection, Driver, ServerError, Value
 from millstream.log.mysql.failures import DUPLICATE
 from millstream.log.mysql.pool import PATIENCE, Lent
@@ -80,19 +81,25 @@ class NerveBackend:
             q for q, found in self._database.queues().items() if found.shards and wanted in {0, *found.shards}
         )
 
-    def create(self, log: str) -> None:
+    def create(self, log: str, *, first_id: int = 1) -> None:
         if log not in self._queues or not self._database.has_side_tables:
+            is_new = first_id > 1 and log not in self._database.queues()
             self._database.create(log)
+            if is_new:
+                self._begin_at(log, first_id)
 
     def head(self, log: str) -> Head:
         tables = self._queue(log).tables
         if self._database.has_side_tables:
             statement = sql.HEAD.format(tables.first_pointers)
-            rows = self._database.rows(statement, tables.key(), tables.queue, tables.shards)
+            where = (tables.queue, tables.shards)
+            rows = self._database.rows(statement, tables.key(), *where, *where, MARKS.encode())
         else:
             rows = self._database.rows(sql.HEAD_OF_ORIGINAL.format(tables.first_pointers), tables.key())
-        pointer, epoch, holder, until = rows[0] if rows else (0, 0, b"", 0)
-        return Head(int(pointer or 0), 0, int(epoch or 0), bytes(holder or b""), int(until or 0))
+        pointer, epoch, holder, until, value = rows[0] if rows else (0, 0, b"", 0, b"")
+        marks = decode_marks(bytes(value or b""))
+        lease = (int(epoch or 0), bytes(holder or b""), int(until or 0))
+        return Head(int(pointer or 0), 0, *lease, marks.first_id, marks.hot_id)
 
     def lease_time(self) -> int:
         ((now,),) = self._database.rows(LEASE_TIME)
@@ -146,15 +153,15 @@ class NerveBackend:
         ends = [min(start + MOST_IDS - 1, last) for start in starts]
         return [BlockRange(start, end, (end - start + 1) * row_bytes) for start, end in zip(starts, ends, strict=True)]
 
-    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         raise LogInputError(
-            f"the queue {log!r} is in the layout nerve, which keeps no times, so that time {time} is nowhere in it; "
-            "go to an id, or copy the queue into another store"
+            f"the queue {log!r} in the layout nerve keeps no times: there is no {time} from id {first_id} on. "
+            "Go to an id, or copy the queue into another store"
         )
 
-    def statistics(self, log: str) -> Statistics:
+    def statistics(self, log: str, first_id: int = 1) -> Statistics:
         queue = self._queue(log)
-        ids = self._existing(log, 1, 2**63 - 1)
+        ids = self._existing(log, first_id, 2**63 - 1)
         first, last = queue.reader.first_id(ids), queue.reader.last_id(ids)
         if first is None or last is None:
             return Statistics()
@@ -163,8 +170,22 @@ class NerveBackend:
 
     def check(self, log: str) -> Sequence[str]:
         queue = self._queue(log)
-        count = queue.reader.strays(self._existing(log, 1, 2**63 - 1))
+        count = queue.reader.strays(self._existing(log, self.head(log).hot_id, 2**63 - 1))
         return [f"{count} rows lie in tables where their ids do not belong"] if count else []
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        """Delete old rows, as many as there are about *max_bytes* in; the server's estimate of their size counts."""
+        queue = self._queue(log)
+        first = queue.reader.first_id(self._existing(log, 1, below - 1))
+        if first is None:
+            return 0
+        row_bytes = max(table_sizes(self._database, queue.tables).row, 1)
+        last = min(first + min(max(max_bytes // row_bytes, 1), MOST_IDS) - 1, below - 1)
+        deleted = sum(
+            self._database.execute(sql.DELETE_ROWS.format(queue.tables.rows(shard)), first, last)
+            for shard in range(queue.tables.shards)
+        )
+        return deleted * row_bytes
 
     def get_state(self, log: str, key: str) -> State:
         queue = self._queue(log)
@@ -216,6 +237,16 @@ class NerveBackend:
                 Positions(self._database, tables),
             )
         return self._queues[log]
+
+    def _begin_at(self, log: str, first_id: int) -> None:
+        tables = self._queue(log).tables
+        marks = encode_marks(Marks(first_id, first_id))
+
+        def work(lent: Lent, _: bool) -> None:
+            lent.connection.execute(sql.SET_POINTER.format(tables.first_pointers), tables.key(), first_id - 1)
+            lent.connection.execute(sql.SET_STATE, tables.queue, tables.shards, MARKS.encode(), marks)
+
+        self._database.transaction(work)
 
     def _existing(self, log: str, first_id: int, last_id: int) -> IdRange:
         """The ids from *first_id* to *last_id* that are not above the writer pointer."""

@@ -50,10 +50,11 @@ MOVE_LAST = """
     UPDATE millstream_nerve_queues SET last_id = ? WHERE queue = ? AND shards = ? AND epoch = ? AND last_id = ?
 """
 HEAD = """
-    SELECT p.ptr, q.epoch, q.holder, q.lease_until FROM (SELECT 1) AS one
+    SELECT p.ptr, q.epoch, q.holder, q.lease_until, s.value FROM (SELECT 1) AS one
     LEFT JOIN {} AS p ON p.id = ? LEFT JOIN millstream_nerve_queues AS q ON q.queue = ? AND q.shards = ?
+    LEFT JOIN millstream_nerve_states AS s ON s.queue = ? AND s.shards = ? AND s.name = ?
 """
-HEAD_OF_ORIGINAL = "SELECT ptr, NULL, NULL, NULL FROM {} WHERE id = ?"
+HEAD_OF_ORIGINAL = "SELECT ptr, NULL, NULL, NULL, NULL FROM {} WHERE id = ?"
 
 POINTER = "SELECT ptr FROM {} WHERE id = ?"
 POINTER_SHARED = POINTER + " LOCK IN SHARE MODE"

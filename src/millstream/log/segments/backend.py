@@ -20,6 +20,7 @@ from millstream.log.errors import (
     StorageReadOnlyError,
 )
 from millstream.log.ids import BlockRange
+from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.segments.files import FileLock, translated
 from millstream.log.segments.format import SEGMENT_HEAD
 from millstream.log.segments.lease import LeaseRecord, read_lease, write_lease
@@ -80,21 +81,22 @@ class SegmentsBackend:
         with translated(self._folder):
             return sorted(path.parent.name for path in (self._folder / "logs").glob("*/lease"))
 
-    def create(self, log: str) -> None:
+    def create(self, log: str, *, first_id: int = 1) -> None:
         folder = self._log_folder(log)
         if (folder / "lease").exists():
             return
         self._check_writable()
         with translated(folder), FileLock(self._folder / "store.json", self._clock).held():
             if not (folder / "lease").exists():
-                _create_log(folder, log)
+                _create_log(folder, log, first_id)
 
     def head(self, log: str) -> Head:
         found = self._log(log)
         with translated(self._folder):
             lease, end = read_lease(found.lease), found.stream.end()
+            marks = decode_marks(found.states.get(MARKS).value)
         last_id = max(end.last_id, lease.last_id)
-        return Head(last_id, end.received_at, lease.epoch, lease.holder, lease.until)
+        return Head(last_id, end.received_at, lease.epoch, lease.holder, lease.until, marks.first_id, marks.hot_id)
 
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)
@@ -138,20 +140,26 @@ class SegmentsBackend:
         with translated(self._folder):
             return found.stream.ranges(first_id, last_id)
 
-    def first_block_since(self, log: str, time: int) -> BlockRange | None:
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         found = self._log(log)
         with translated(self._folder):
-            return found.stream.first_block_since(time)
+            return found.stream.first_block_since(time, first_id)
 
-    def statistics(self, log: str) -> Statistics:
+    def statistics(self, log: str, first_id: int = 1) -> Statistics:
         found = self._log(log)
         with translated(self._folder):
-            return found.stream.statistics()
+            return found.stream.statistics(first_id)
 
     def check(self, log: str) -> Sequence[str]:
         found = self._log(log)
         with translated(self._folder):
-            return found.stream.check()
+            return found.stream.check(decode_marks(found.states.get(MARKS).value).hot_id)
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        """Free whole segments; the one that is being written stays."""
+        found = self._writable(log)
+        with translated(self._folder), found.lock.held():
+            return found.stream.reclaim(below, max_bytes=max_bytes)
 
     def get_state(self, log: str, key: str) -> State:
         found = self._log(log)
@@ -240,13 +248,14 @@ class SegmentsBackend:
             raise StorageReadOnlyError(f"{self.url} is open for reading only")
 
 
-def _create_log(folder: Path, log: str) -> None:
+def _create_log(folder: Path, log: str, first_id: int) -> None:
     """Make the folder of a log; its lease comes last, and with it the log is there."""
     if any(path.stat().st_size > 2 * SEGMENT_HEAD for path in folder.glob("*.seg")):
         raise DamagedLogError(f"{folder / 'lease'} is gone, but messages are there. Restore it from a copy")
     folder.mkdir(exist_ok=True)
     (folder / "lock").touch()
-    StateJournal.create(folder)
-    SegmentStream.create(folder, log)
+    marks = {MARKS: State(1, encode_marks(Marks(first_id, first_id)))} if first_id > 1 else {}
+    StateJournal.create(folder, marks)
+    SegmentStream.create(folder, log, first_id)
     sync_folder(folder.parent)
-    write_lease(folder / "lease", LeaseRecord())
+    write_lease(folder / "lease", LeaseRecord(last_id=first_id - 1))

@@ -110,6 +110,11 @@ class SealedSegments:
             self._sums[first_id] = summarize(found)
         return self._sums[first_id]
 
+    def forget(self, first_id: int) -> None:
+        """A segment was deleted."""
+        self._indexes.pop(first_id, None)
+        self._sums.pop(first_id, None)
+
     def check(self, first_id: int) -> tuple[list[str], int]:
         """What is wrong with head and footer of a segment, and up to where its commits reach (0: nobody knows)."""
         _, problems = self.load(first_id)
@@ -158,6 +163,11 @@ def holding(segments: Sequence[int], first_id: int, last_id: int) -> Iterator[in
     """Those of *segments* (sorted first ids) that may hold *first_id* to *last_id*."""
     start = max(bisect_right(segments, first_id) - 1, 0)
     return iter(segments[start : bisect_right(segments, last_id)])
+
+
+def since(segments: Sequence[int], first_id: int) -> list[int]:
+    """Those of *segments* (sorted first ids) that may hold *first_id* and what comes after it; the last one always."""
+    return list(segments[max(bisect_right(segments, first_id) - 1, 0) :])
 
 
 def within(entries: Any, max_bytes: int) -> Any:

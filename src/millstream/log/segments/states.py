@@ -50,10 +50,10 @@ class StateJournal:
             self._refresh(strict=True)
 
     @staticmethod
-    def create(folder: Path) -> None:
-        """Make an empty journal and its lock."""
+    def create(folder: Path, states: Mapping[str, State] | None = None) -> None:
+        """Make a journal of *states*, and its lock."""
         (folder / "states.lock").touch()
-        write_durably(folder / "states", MARK)
+        write_durably(folder / "states", MARK + b"".join(_encode(*item) for item in (states or {}).items()))
 
     def all(self) -> Mapping[str, State]:
         """Every state by its key, as of now."""

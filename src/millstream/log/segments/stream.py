@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.core.durable import sync_folder, write_durably
-from millstream.log.backend import Commit, State, Statistics, StoredBlock
+from millstream.log.backend import Commit, State, Statistics, StoredBlock, oldest_within
 from millstream.log.block import name_hash
 from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyError
 from millstream.log.holder import boot_id
@@ -37,6 +38,7 @@ SEGMENT_BLOCKS = 65_536
 """A segment is sealed when it has so many bytes or blocks."""
 
 _COPIED = 4 << 20
+_EVERYTHING = 2**63 - 1
 
 
 class SegmentStream:
@@ -64,10 +66,10 @@ class SegmentStream:
         self._read_only = read_only
 
     @staticmethod
-    def create(folder: Path, log: str) -> None:
-        """Make the first segment, and the file that says where it ends."""
-        write_durably(folder / index.segment_name(1), encode_segment(name_hash(log), 1, 0, {}))
-        write_durably(folder / "end", encode_end(End()))
+    def create(folder: Path, log: str, first_id: int = 1) -> None:
+        """Make the first segment, which begins at *first_id*, and the file that says where it ends."""
+        write_durably(folder / index.segment_name(first_id), encode_segment(name_hash(log), first_id, 0, {}))
+        write_durably(folder / "end", encode_end(End(segment=first_id, last_id=first_id - 1)))
 
     def end(self) -> End:
         """Where the confirmed commits end at present; what there is up to there is known afterwards."""
@@ -156,33 +158,55 @@ class SegmentStream:
             for row in entries[["first_id", "last_id", "bytes"]].tolist()
         ]
 
-    def first_block_since(self, time: int) -> BlockRange | None:
+    def first_block_since(self, time: int, first_id: int = 1) -> BlockRange | None:
         """As :meth:`millstream.log.backend.Backend.first_block_since`."""
         with self._state:
             self.end()
-            segments, live = list(self._segments), self._table.entries
+            segments, live = index.since(self._segments, first_id), self._table.entries
         for segment in segments:
             with self._state:
                 if segment != segments[-1] and not _reaches(self._sealed.summary(segment), time):
                     continue
                 entries = live if segment == segments[-1] else self._sealed.entries(segment)
-            found = entries[entries["max_received_at"] >= time][:1]
+            found = entries[(entries["max_received_at"] >= time) & (entries["last_id"] >= first_id)][:1]
             if len(found):
                 return BlockRange(*found[["first_id", "last_id", "bytes"]].tolist()[0])
         return None
 
-    def statistics(self) -> Statistics:
+    def statistics(self, first_id: int = 1) -> Statistics:
         """As :meth:`millstream.log.backend.Backend.statistics`."""
         with self._state:
             self.end()
-            sealed = [self._sealed.summary(segment) for segment in self._segments[:-1]]
-            return index.add_up([*sealed, summarize(self._table.entries)])
+            *sealed, _ = index.since(self._segments, first_id)
+            cut = [self._sealed.entries(segment) for segment in sealed[:1] if segment < first_id]
+            whole = [self._sealed.summary(segment) for segment in sealed if segment >= first_id]
+            *begin, end = (summarize(index.select(part, first_id, _EVERYTHING)) for part in [*cut, self._table.entries])
+            return index.add_up([*begin, *whole, end])
 
-    def check(self) -> Sequence[str]:
-        """As :meth:`millstream.log.backend.Backend.check`: heads, footers and the heads of commits."""
+    def reclaim(self, below: int, *, max_bytes: int) -> int:
+        """As :meth:`millstream.log.backend.Backend.reclaim`: whole segments, all but the last one."""
+        with self._state:
+            self.end()
+            segments = index.list_segments(self._folder)
+            old = [
+                (first, (self._folder / index.segment_name(first)).stat().st_size)
+                for first, following in itertools.pairwise(segments)
+                if following <= min(below, self._end.segment)
+            ]
+            last, freed = oldest_within(old, max_bytes)
+            for first, _ in old:
+                if first <= last:
+                    (self._folder / index.segment_name(first)).unlink()
+                    self._sealed.forget(first)
+            sync_folder(self._folder)
+            self._segments = [first for first in self._segments if first > last]
+            return freed
+
+    def check(self, first_id: int) -> Sequence[str]:
+        """Heads, footers and the heads of commits, in the segments that hold *first_id* and what comes after it."""
         problems: list[str] = []
         end = self.end()
-        for segment in self._segments:
+        for segment in index.since(self._segments, first_id):
             path = self._folder / index.segment_name(segment)
             live = segment == end.segment
             found, limit = ([], end.offset) if live else self._sealed.check(segment)

@@ -151,7 +151,8 @@ def _receive_times(log: Log, info: LogInfo, last_id: int) -> tuple[int, int]:
     """The first and the last receive time up to *last_id*: a function of the range, whatever came after it."""
     if last_id == info.last_id and info.min_received_at is not None and info.max_received_at is not None:
         return info.min_received_at, info.max_received_at
-    found = (pc.min_max(b.arrow.column("received_at")).as_py() for b in log.read(1, last_id, columns=["received_at"]))
+    batches = log.read(info.first_id, last_id, ["received_at"], gaps="none")
+    found = (pc.min_max(batch.arrow.column("received_at")).as_py() for batch in batches)
     spans = [(span["min"], span["max"]) for span in found]
     return min(low for low, _ in spans), max(high for _, high in spans)
 
