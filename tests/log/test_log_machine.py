@@ -191,7 +191,7 @@ class LogMachine(RuleBasedStateMachine):
         ]
 
     def backend_of(self, writer: object) -> Backend:
-        return writer._backend  # type: ignore[attr-defined,no-any-return]
+        return writer._committer._backend  # type: ignore[attr-defined,no-any-return]
 
     def epoch(self) -> int:
         return self.backend_of(self.writer).head(SPEC.name).epoch

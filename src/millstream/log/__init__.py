@@ -41,6 +41,7 @@ from millstream.log.gap import Gap
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.log import Log, LogInfo
 from millstream.log.reader import Reader
+from millstream.log.sourced import Sourced, sourced
 from millstream.log.spec import LogSpec
 from millstream.log.store import LogStore, open_store
 from millstream.log.verification import Verification
@@ -69,6 +70,7 @@ __all__ = [
     "MessageTooLargeError",
     "MissingBlockError",
     "Reader",
+    "Sourced",
     "StorageBusyError",
     "StorageError",
     "StorageFullError",
@@ -82,4 +84,5 @@ __all__ = [
     "copy_consumers",
     "copy_log",
     "open_store",
+    "sourced",
 ]

@@ -77,13 +77,15 @@ class Batch:
 
     def __iter__(self) -> Iterator[Message]:
         batch = self.arrow if self._columns is None else self._decode(None)
+        received, event = batch.column("received_at"), batch.column("event_time")
+        times = _times(received)
         return map(
             Message,
             batch.column("body").to_pylist(),
             _texts(batch.column("key")),
             _texts(batch.column("source")),
-            batch.column("event_time").to_pylist(),
-            batch.column("received_at").to_pylist(),
+            times if event is received or _is_same(event, received) else _times(event),
+            times,
             _headers(batch.column("headers")),
             range(self.first_id, self.last_id + 1),
         )
@@ -91,6 +93,19 @@ class Batch:
     def _decode(self, columns: Sequence[str] | None) -> pa.RecordBatch:
         whole = self._run.decode(columns)
         return whole if self.ids == self._run.ids else whole.slice(self.first_id - self._run.ids.first, len(self))
+
+
+def _times(array: Any) -> Any:
+    """The times as Python's numbers; often they are all the same."""
+    numbers = array.to_numpy()
+    if len(numbers) and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+        return itertools.repeat(int(numbers[0]))  # shared by two columns, so without an end
+    return numbers.tolist()
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two columns of numbers are the same memory."""
+    return (one.buffers()[1].address, one.offset) == (other.buffers()[1].address, other.offset)
 
 
 def _texts(array: Any) -> Any:

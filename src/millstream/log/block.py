@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.columns import HEADERS, Columns, lengths_of
-from millstream.log.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter
+from millstream.log.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter, filled
 from millstream.log.spec import Compression
 
 MAGIC = b"MSBK"
@@ -145,9 +145,9 @@ class Block:
     def _column(self, name: str) -> Any:
         head, sections = self.header, self._sections
         if name == "id":
-            return pa.array(np.arange(head.first_id, head.first_id + head.count, dtype=np.int64))
+            return filled(head.count, head.first_id, steps=True)
         if name == "event_time" and sections.has(EVENT_TIME):
-            return pa.array(sections.times(EVENT_TIME, head.min_event_time, head.count))
+            return sections.times(EVENT_TIME, head.min_event_time, head.count)
         if name in {"event_time", "received_at"}:
             return self._received_at()
         if name == "headers":
@@ -157,20 +157,19 @@ class Block:
 
     def _received_at(self) -> Any:
         if self._received is None:  # it often is the event time as well
-            times = self._sections.times(RECEIVED_AT, self.header.min_received_at, self.header.count)
-            self._received = pa.array(times)
+            self._received = self._sections.times(RECEIVED_AT, self.header.min_received_at, self.header.count)
         return self._received
 
     def _headers(self) -> Any:
         count, sections = self.header.count, self._sections
         if not sections.has(HEADER_COUNTS):
             return _empty(HEADERS, count)
-        offsets = sections.offsets(HEADER_COUNTS, count)
-        total = int(offsets[-1])
+        offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, sections.offsets(HEADER_COUNTS, count)])
+        total = offsets[count].as_py()
         names = sections.values(HEADER_NAMES, pa.string(), total)
         values = sections.values(HEADER_VALUES, pa.binary(), total)
         pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
-        return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(HEADERS)
+        return pa.ListArray.from_arrays(offsets, pairs).cast(HEADERS)
 
 
 def read_header(data: bytes) -> BlockHeader:

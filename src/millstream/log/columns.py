@@ -40,6 +40,12 @@ class Columns(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.body)
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether there is nothing but bodies."""
+        more = (self.received_at, self.event_time, self.source, self.key, self.headers)
+        return all(column is None for column in more)
+
     def slice(self, start: int, stop: int) -> Columns:
         """The messages from *start* up to *stop*, without copying. The columns must be stamped."""
         return Columns(
@@ -71,11 +77,6 @@ class Columns(msgspec.Struct, frozen=True):
         if self.headers is not None:
             sizes += _header_sizes(self.headers)
         return sizes
-
-
-def from_bodies(bodies: Sequence[bytes]) -> Columns:
-    """Messages that are nothing but bodies."""
-    return Columns(pa.array(bodies, pa.binary()))
 
 
 def from_messages(messages: Sequence[Message]) -> Columns:

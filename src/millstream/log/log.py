@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from millstream.log.errors import LogInputError
 from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.lease import Lease, current_writer
+from millstream.log.proto import Proto, decode_proto
 from millstream.log.reader import Pauses, Position, Reader, consumer_key, decode_position, encode_position
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.spec import LogSpec
@@ -104,6 +105,24 @@ class Log:
         ids = _ids(head, first_id, last_id)
         blocks = scan_blocks(self._backend, self.name, ids, head.first_id)
         return cut_batches(blocks, ids, log=self.name, max_messages=65_536, columns=columns, gaps=gaps)
+
+    def read_proto(
+        self, kind: type[Proto], first_id: int | None = None, last_id: int | None = None
+    ) -> Iterator[tuple[int, Proto]]:
+        """The protobuf messages from *first_id* to *last_id*, each with its id.
+
+        Raises :class:`LogInputError` where a message is no *kind*, and what :meth:`read` raises.
+        """
+        for batch in self.read(first_id, last_id):
+            yield from decode_proto(batch, kind)
+
+    def on_append(self, callback: Callable[[int], object]) -> Callable[[], None]:
+        """Call *callback* with the last durable id after every commit that a writer of this store makes.
+
+        Like :meth:`millstream.log.Writer.on_durable`, and for those who do not hold the writer; what other processes
+        append is not heard of here (:meth:`follow` sees it). The function that is returned ends it.
+        """
+        return self._around.tail.appended.add(callback)
 
     def follow(self, first_id: int | None = None, columns: Sequence[str] | None = None) -> Iterator[Batch]:
         """Like :meth:`read` from *first_id* on, and never ends: at the end of the log it waits for more."""

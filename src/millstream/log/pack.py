@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from millstream.core.message import Message
 from millstream.log.block import EncodedBlock, Origin, encode_block
-from millstream.log.columns import Columns, concat, from_bodies, from_messages, from_record_batch
+from millstream.log.columns import Columns, concat, from_messages, from_record_batch, offsets_of
 from millstream.log.errors import LogInputError, MessageTooLargeError
 from millstream.log.spec import LogSpec
 
@@ -23,10 +23,16 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_PACK_BYTES = 1 << 30
 
 
-class Pack(msgspec.Struct, frozen=True):
-    """The messages of one call. ``size`` is about the bytes that they take; ``sequence`` is the producer's."""
+_FEW = 16  # messages; fewer wait for the commit as they are, since an Arrow array has its price
 
-    content: Sequence[bytes] | Columns
+
+class Pack(msgspec.Struct, frozen=True):
+    """The messages of one call: bodies alone as a list or an Arrow array, else columns.
+
+    ``size`` is about the bytes that they take; ``sequence`` is the producer's.
+    """
+
+    content: list[bytes] | pa.Array | Columns
     count: int
     size: int
     sequence: int | None = None
@@ -34,7 +40,7 @@ class Pack(msgspec.Struct, frozen=True):
     def columns(self, now: int) -> Columns:
         """The messages as columns, with *now* as the receive time of those that have none."""
         content = self.content
-        return (content if isinstance(content, Columns) else from_bodies(content)).stamped(now)
+        return (content if isinstance(content, Columns) else Columns(_bodies([self]))).stamped(now)
 
 
 def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
@@ -70,21 +76,37 @@ def refuse_more_than_bodies(pack: Pack) -> None:
 def encode_packs(packs: Iterable[Pack], first_id: int, now: int, spec: LogSpec, origin: Origin) -> list[EncodedBlock]:
     """The blocks of *packs*, one after the other, the first message under *first_id*."""
     blocks = []
-    for columns in _merge(packs, now, spec):
-        for part in _cut(columns, spec):
+    for group in _groups(packs, spec):
+        for part in _cut(_join(group, now), sum(pack.size for pack in group), spec):
             blocks.append(encode_block(part, first_id, origin, compression=spec.compression))
             first_id += len(part)
     return blocks
 
 
-def _pack_bodies(bodies: Sequence[bytes], sequence: int | None) -> Pack:
-    sizes = list(map(len, bodies))
-    return Pack(bodies, len(sizes), _checked(sum(sizes) + 16 * len(sizes), max(sizes, default=0)), sequence)
+def _pack_bodies(bodies: list[bytes], sequence: int | None) -> Pack:
+    count = len(bodies)
+    if count < _FEW:
+        sizes = list(map(len, bodies))
+        return Pack(bodies, count, _checked(sum(sizes) + 16 * count, max(sizes, default=0)), sequence)
+    array = pa.array(bodies, pa.binary())
+    if isinstance(array, pa.ChunkedArray):
+        return Pack([], 0, _checked(array.nbytes, 0))  # more than an array holds is more than a pack holds
+    return Pack(array, count, _checked_array(array), sequence)
+
+
+def _checked_array(array: pa.Array) -> int:
+    """The size of the pack of *array*; only one with many bytes can have a message that is too large."""
+    ends = offsets_of(array)
+    total = int(ends[-1]) - int(ends[0])
+    largest = int(np.diff(ends).max()) if total > MAX_MESSAGE_BYTES else 0
+    return _checked(total + 16 * len(array), largest)
 
 
 def _pack_columns(columns: Columns, sequence: int | None) -> Pack:
     if not len(columns):
-        return Pack((), 0, 0, sequence)
+        return Pack([], 0, 0, sequence)
+    if columns.is_bare:
+        return Pack(columns.body, len(columns), _checked_array(columns.body), sequence)
     sizes = columns.sizes()
     return Pack(columns, len(columns), _checked(int(sizes.sum()), int(sizes.max())), sequence)
 
@@ -100,28 +122,42 @@ def _checked(total: int, largest: int) -> int:
     return total
 
 
-def _merge(packs: Iterable[Pack], now: int, spec: LogSpec) -> Iterator[Columns]:
-    """Join small packs until they fill a block, so that a block holds what many callers sent."""
+def _groups(packs: Iterable[Pack], spec: LogSpec) -> Iterator[list[Pack]]:
+    """Small packs together, as many as fill a block, so that a block holds what many callers sent."""
     group: list[Pack] = []
     count = size = 0
     for pack in packs:
         count, size = count + pack.count, size + pack.size
         if group and (count > spec.block_messages or size > spec.block_bytes):
-            yield _join(group, now)
+            yield group
             group, count, size = [], pack.count, pack.size
         group.append(pack)
     if group:
-        yield _join(group, now)
+        yield group
 
 
 def _join(packs: list[Pack], now: int) -> Columns:
-    bodies = [pack.content for pack in packs if not isinstance(pack.content, Columns)]
-    if len(bodies) < len(packs):
+    if any(isinstance(pack.content, Columns) for pack in packs):
         return concat([pack.columns(now) for pack in packs])
-    return from_bodies(list(itertools.chain.from_iterable(bodies))).stamped(now)
+    return Columns(_bodies(packs)).stamped(now)
 
 
-def _cut(columns: Columns, spec: LogSpec) -> Iterator[Columns]:
+def _bodies(packs: list[Pack]) -> pa.Array:
+    """The bodies of *packs*, none of which has anything else, as one array."""
+    parts: list[pa.Array] = []
+    contents: Iterator[Any] = (pack.content for pack in packs)
+    for kind, run in itertools.groupby(contents, type):
+        if kind is list:
+            parts.append(pa.array(list(itertools.chain.from_iterable(run)), pa.binary()))
+        else:
+            parts += run
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _cut(columns: Columns, size: int, spec: LogSpec) -> Iterator[Columns]:
+    if len(columns) <= spec.block_messages and size <= spec.block_bytes:
+        yield columns
+        return
     ends = np.cumsum(columns.sizes())
     start = 0
     while start < len(columns):

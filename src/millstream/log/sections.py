@@ -5,6 +5,7 @@ The layout is written down in ``docs/formats/block.md``.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -30,6 +31,9 @@ _DELTAS: dict[int, Any] = {D8: np.int8, D16: np.int16, D32: np.int32}
 _I64 = struct.Struct("<q")
 
 Numbers = npt.NDArray[np.int64]
+
+_MOST_EVEN = 65_536
+_COUNTING = np.arange(_MOST_EVEN, dtype=np.int64)
 
 
 class SectionError(ValueError):
@@ -121,18 +125,18 @@ class SectionReader:
         _expect(encoding in _UNSIGNED, column, f"encoding {encoding} does not hold numbers")
         return _view(raw, _UNSIGNED[encoding], count, column)
 
-    def times(self, column: int, least: int, count: int) -> Numbers:
+    def times(self, column: int, least: int, count: int) -> pa.Array:
         """The *count* times of a column, none of which is before *least*."""
         encoding, items, raw = self._unpack(column, NUMBERS)
         _expect(items == count, column, f"{items} times for {count} messages")
         if encoding == CONSTANT:
-            return np.full(count, least, np.int64)
+            return filled(count, least)
         if encoding == I64:
-            return _view(raw, np.int64, count, column)
+            return pa.array(_view(raw, np.int64, count, column))
         if encoding in _DELTAS:
-            return np.cumsum(_view(raw, _DELTAS[encoding], count, column), dtype=np.int64) + least
+            return pa.array(np.cumsum(_view(raw, _DELTAS[encoding], count, column), dtype=np.int64) + least)
         _expect(encoding in _UNSIGNED, column, f"encoding {encoding} does not hold times")
-        return _view(raw, _UNSIGNED[encoding], count, column) + np.int64(least)
+        return pa.array(_view(raw, _UNSIGNED[encoding], count, column) + np.int64(least))
 
     def values(self, column: int, kind: Any, count: int) -> Any:
         """The *count* values of a binary or string column as an Arrow array of *kind*."""
@@ -147,29 +151,30 @@ class SectionReader:
             return pa.repeat(dictionary[0], count)
         return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), dictionary).dictionary_decode()
 
-    def offsets(self, column: int, count: int, end: int | None = None) -> npt.NDArray[np.int32]:
-        """The *count* + 1 offsets that the lengths of a column add up to; the last must be *end*."""
+    def offsets(self, column: int, count: int, end: int | None = None) -> pa.Buffer:
+        """The *count* + 1 offsets (int32) that the lengths of a column add up to; the last must be *end*.
+
+        The buffer may be longer.
+        """
         encoding, items, raw = self._unpack(column, NUMBERS)
         _expect(items == count, column, f"{items} lengths for {count} values")
         if encoding == CONSTANT:
             _expect(raw.size == 8, column, "a constant has eight bytes")
             step = _I64.unpack(raw)[0]
             _expect(0 <= step * count < 2**31, column, "more than 2 GiB of values")
-            offsets = np.arange(count + 1, dtype=np.int32) * np.int32(step)
+            total, offsets = step * count, _even_offsets(step, count)
         else:
             _expect(encoding in _UNSIGNED, column, f"encoding {encoding} does not hold lengths")
             lengths = _view(raw, _UNSIGNED[encoding], count, column)
-            _expect(int(lengths.sum(dtype=np.int64)) < 2**31, column, "more than 2 GiB of values")
-            offsets = np.zeros(count + 1, np.int32)
-            np.cumsum(lengths, out=offsets[1:])
-        total = int(offsets[-1])
+            total = int(lengths.sum(dtype=np.int64))
+            _expect(total < 2**31, column, "more than 2 GiB of values")
+            offsets = _added_up(lengths)
         _expect(total <= MAX_ITEMS if end is None else total == end, column, "the lengths do not add up")
         return offsets
 
     def _plain(self, column: int, kind: Any, count: int) -> Any:
         data = self._unpack(column, BYTES)[2] if self.has(column, BYTES) else pa.py_buffer(b"")
-        offsets = self.offsets(column, count, data.size)
-        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), data])
+        return pa.Array.from_buffers(kind, count, [None, self.offsets(column, count, data.size), data])
 
     def _unpack(self, column: int, part: int) -> tuple[int, int, Any]:
         _expect(self.has(column, part), column, f"its part {part} is missing")
@@ -180,6 +185,40 @@ class SectionReader:
         except ValueError as error:
             raise SectionError(f"column {column}: {error}") from error
         return encoding, items, raw
+
+
+def filled(count: int, value: int, *, steps: bool = False) -> pa.Array:
+    """*count* times *value*; with *steps* each one more than the one before, up to 65,536 of them.
+
+    Arrow's memory is used again and again, which the system's is not: a page that is touched anew costs more than
+    what is written into it.
+    """
+    buffer = pa.allocate_buffer(8 * count)
+    numbers = np.frombuffer(buffer, np.int64)
+    if steps:
+        np.add(_COUNTING[:count], value, out=numbers)
+    else:
+        numbers.fill(value)
+    return pa.Array.from_buffers(pa.int64(), count, [None, buffer])
+
+
+def _even_offsets(step: int, count: int) -> pa.Buffer:
+    if count > _MOST_EVEN or step * _MOST_EVEN >= 2**31:
+        return pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(step))
+    return _long_even_offsets(step)
+
+
+@functools.lru_cache(maxsize=16)
+def _long_even_offsets(step: int) -> pa.Buffer:
+    return pa.py_buffer(np.arange(_MOST_EVEN + 1, dtype=np.int32) * np.int32(step))
+
+
+def _added_up(lengths: npt.NDArray[Any]) -> pa.Buffer:
+    buffer = pa.allocate_buffer(4 * (len(lengths) + 1))
+    offsets = np.frombuffer(buffer, np.int32)
+    offsets[0] = 0
+    np.cumsum(lengths, out=offsets[1:])
+    return buffer
 
 
 def _pack_times(values: Numbers, least: int, most: int) -> tuple[int, Any]:

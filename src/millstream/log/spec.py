@@ -11,6 +11,7 @@ from millstream.log.errors import LogInputError
 
 Compression = Literal["plain", "lz4", "zstd"]
 
+_LONGEST_LINGER = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_%][A-Za-z0-9._%-]{0,199}")
 
 
@@ -20,6 +21,8 @@ class LogSpec(msgspec.Struct, frozen=True):
     ``name`` is 1 to 200 letters, digits, and ``. _ % -``; a block is cut at ``block_bytes`` bytes or
     ``block_messages`` messages, whichever comes first; ``compression`` is tried on every column of a block and kept
     where it pays (``zstd`` writes half the bytes of ``lz4`` at the same speed, measured with records of 100 bytes).
+    A writer waits ``linger`` seconds for company before it commits less than a block, and makes at most
+    ``commit_rate`` commits and ``message_rate`` messages a second; 0 is no wait and no limit.
     Only the name must be the same everywhere: every reader understands every block.
     """
 
@@ -27,6 +30,9 @@ class LogSpec(msgspec.Struct, frozen=True):
     compression: Compression = "zstd"
     block_bytes: int = 1 << 20
     block_messages: int = 65_536
+    linger: float = 0.0
+    commit_rate: float = 0.0
+    message_rate: float = 0.0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -38,3 +44,8 @@ class LogSpec(msgspec.Struct, frozen=True):
             raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages}")
         if not 1 <= self.block_bytes <= 64 << 20:
             raise LogInputError(f"block_bytes of log {self.name!r} must be 1 to 64 MiB, not {self.block_bytes}")
+        if not 0 <= self.linger <= _LONGEST_LINGER:
+            raise LogInputError(f"linger of log {self.name!r} must be 0 to 60 seconds, not {self.linger}")
+        for name, rate in (("commit_rate", self.commit_rate), ("message_rate", self.message_rate)):
+            if not (rate == 0 or 0.01 <= rate <= 1e9):
+                raise LogInputError(f"{name} of log {self.name!r} must be 0 (off) or 0.01 to 1e9 a second, not {rate}")

@@ -62,7 +62,7 @@ class LogStore:
         else:
             self._backend.head(spec.name)
         with self._lock:
-            tail = self._tails.setdefault(spec.name, Tail(self._clock))
+            tail = self._tails.setdefault(spec.name, Tail(spec.name, self._clock))
         around = Surroundings(
             self._backend, self._clock, self._keeper, tail, self._lease_seconds, bodies_only=self._bodies_only
         )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 
 from millstream.core.clock import Clock
+from millstream.log.callbacks import Callbacks
 
 
 class Tail:
     """Where writers of this process tell followers of this process that messages are durable."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, log: str, clock: Clock) -> None:
+        self.appended = Callbacks(log)
+        """Who hears of each commit that this process makes."""
         self._clock = clock
         self._moved = threading.Condition()
         self._turn = 0
@@ -19,6 +22,11 @@ class Tail:
     def turn(self) -> int:
         """A number that changes with every :meth:`announce`; read it before looking for messages."""
         return self._turn
+
+    def tell(self, last_id: int) -> None:
+        """All up to *last_id* is durable: wake every follower, and call whoever wants to hear of it."""
+        self.announce()
+        self.appended.call(last_id)
 
     def announce(self) -> None:
         """Wake every follower."""

@@ -1,81 +1,64 @@
-"""The writer of a log: group commit without timers, confirmations by watermark.
-
-Whoever waits for a commit and finds none running commits for everybody; while one commit runs, the next one fills.
-"""
+"""The writer of a log: what is appended at the same time shares a commit, confirmations are given by watermark."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from millstream.log.backend import Backend, Commit, Head, producer_key
-from millstream.log.block import Origin
-from millstream.log.errors import DamagedLogError, DurabilityTimeoutError, FencedError, LogError, WriterFailedError
-from millstream.log.frontier import Frontier
+from millstream.core.message import Message
+from millstream.log.backend import Backend, Head
+from millstream.log.callbacks import Callbacks
+from millstream.log.committer import Committer
+from millstream.log.errors import DamagedLogError, FencedError
+from millstream.log.group_commit import GroupCommit
 from millstream.log.ids import IdRange
 from millstream.log.lease import Lease
-from millstream.log.pack import Messages, Pack, encode_packs, make_pack, refuse_more_than_bodies
+from millstream.log.loop_waiters import LoopWaiters
+from millstream.log.pack import Messages, Pack, make_pack, refuse_more_than_bodies
+from millstream.log.proto import Encodable, encode_proto
+from millstream.log.sourced import Sourced
 from millstream.log.spec import LogSpec
 from millstream.log.surroundings import Surroundings
 
-COMMIT_BYTES = 8 << 20
-"""About how much one commit takes at most, unless a single pack is larger."""
-
-PENDING_BYTES = 64 << 20
-"""How much may wait for a commit before those who append have to wait (back-pressure)."""
-
-_log = logging.getLogger(__name__)
-
 
 class Writer:
-    """Appends to one log, under its lease. Thread-safe; many threads that append share commits.
+    """Appends to one log, under its lease. Thread-safe; many threads or coroutines that append share commits.
 
     Made by :meth:`millstream.log.Log.writer`; close it, or use it in a ``with`` block.
     """
 
     def __init__(self, spec: LogSpec, producer: str, lease: Lease, around: Surroundings) -> None:
-        self._backend = backend = around.backend
-        self._clock = around.clock
-        self._keeper = around.keeper
-        self._tail = around.tail
-        self._bodies_only = around.bodies_only
+        head = around.backend.head(spec.name)
+        _refuse_damage(around.backend, spec.name, head)
         self._spec = spec
-        self._producer = producer
         self._lease = lease
-        self._changed = threading.Condition()
-        self._pending: deque[Pack] = deque()
-        self._pending_bytes = 0
-        self._committing = False
-        self._shared = False
-        self._commit_is_due = False
-        self._unattended = False
-        self._failure: BaseException | None = None
-        self._reported = False
-        self._closed = False
-        self._callbacks: list[Callable[[int], None]] = []
-        head = backend.head(spec.name)
-        _refuse_damage(backend, spec.name, head)
-        self._frontier = Frontier(head.last_id)
-        self._given = head.last_id
-        self._received_at = head.received_at
-        self._sequence = int(backend.get_state(spec.name, producer_key(producer)).value or 0)
-        self._given_sequence = self._sequence
+        self._keeper = around.keeper
+        self._bodies_only = around.bodies_only
+        self._committer = Committer(spec, producer, lease, around.backend, around.clock)
+        self._callbacks = Callbacks(spec.name)
+        self._loops: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}
+        self._group = GroupCommit(
+            spec,
+            around.clock,
+            around.keeper,
+            self._committer.commit,
+            (around.tail.tell, self._callbacks.call),
+            last_id=head.last_id,
+            sequence=self._committer.sequence,
+        )
         self._keeper.after(lease.seconds / 3, self._renew)
 
     @property
     def last_id(self) -> int:
         """The last durable id (0 in an empty log)."""
-        return self._frontier.pointer
+        return self._group.pointer
 
     @property
     def sequence(self) -> int:
         """The last durable sequence of this producer (0 at first)."""
-        return self._sequence
+        return self._committer.sequence
 
     def append(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
         """Store *messages* and return their ids once they are durable; all of them are stored, or none.
@@ -84,8 +67,22 @@ class Writer:
         again, and None is returned. An empty call stores nothing, not even its sequence. Raises
         :class:`LogInputError`, :class:`FencedError`, :class:`WriterFailedError`.
         """
-        ids = self._enqueue(make_pack(messages, sequence))
-        self.durable(self._given if ids is None else ids.last)
+        ids = self._group.enqueue(self._pack(messages, sequence))
+        self._group.durable(self._group.given if ids is None else ids.last, None)
+        return ids
+
+    async def append_async(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
+        """Like :meth:`append`, for a coroutine: thousands of them may wait, and no thread does.
+
+        A coroutine that is cancelled while it waits may have stored its messages.
+        """
+        pack = self._pack(messages, sequence)
+        while True:
+            taken, ids = self._group.enqueue_if_room(pack)
+            if taken:
+                break
+            await self._waiters_here().reached(self._group.pointer + 1)
+        await self.durable_async(self._group.given if ids is None else ids.last)
         return ids
 
     def append_nowait(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
@@ -93,11 +90,31 @@ class Writer:
 
         It waits only while more than 64 MiB are under way.
         """
-        ids = self._enqueue(make_pack(messages, sequence))
-        with self._changed:
-            self._unattended = bool(self._pending)
-            self._schedule_commit()
+        ids = self._group.enqueue(self._pack(messages, sequence))
+        self._group.leave()
         return ids
+
+    def send(self, message: Message | bytes) -> int:
+        """Store one message and return its id once it is durable; :meth:`append` is for many."""
+        ids = self._group.enqueue(self._pack([message]))
+        assert ids is not None
+        self._group.durable(ids.last, None)
+        return ids.last
+
+    def append_proto(
+        self, messages: Iterable[Encodable], *, key: str = "", source: str = "", sequence: int | None = None
+    ) -> IdRange | None:
+        """:meth:`append` protobuf messages, each as a body under its type's name; see :meth:`Log.read_proto`.
+
+        All get the same *key* and *source*.
+        """
+        if self._bodies_only and not (key or source):
+            return self.append([message.SerializeToString() for message in messages], sequence=sequence)
+        return self.append(encode_proto(messages, key, source), sequence=sequence)
+
+    def append_sourced(self, messages: Iterable[Sourced], *, sequence: int | None = None) -> IdRange | None:
+        """:meth:`append` messages that say which object they come from; :func:`sourced` reads them back."""
+        return self.append([message.message() for message in messages], sequence=sequence)
 
     def durable(self, last_id: int, *, timeout: float | None = None) -> None:
         """Wait until every message up to *last_id* is durable.
@@ -105,40 +122,35 @@ class Writer:
         Raises :class:`DurabilityTimeoutError` after *timeout* seconds, :class:`FencedError`,
         :class:`WriterFailedError`.
         """
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        with self._changed:
-            while self._frontier.pointer < last_id:
-                self._refuse_after_failure()
-                if last_id > self._given:
-                    raise LogError(f"id {last_id} has not been given yet; the last one is {self._given}")
-                if not self._committing:
-                    self._lead()
-                    continue
-                left = None if deadline is None else deadline - self._clock.monotonic()
-                if left is not None and left <= 0:
-                    raise DurabilityTimeoutError(f"id {last_id} is not durable after {timeout} seconds; wait again")
-                self._clock.wait(self._changed, left)
+        self._group.durable(last_id, timeout)
 
-    def on_durable(self, callback: Callable[[int], None]) -> None:
-        """Call *callback* with the last durable id after every commit, in order, in a thread that appends.
+    async def durable_async(self, last_id: int) -> None:
+        """Like :meth:`durable`, for a coroutine."""
+        if self._group.pointer < last_id:
+            self._group.expect(last_id)
+            self._group.leave()
+            await self._waiters_here().reached(last_id)
+            self._group.expect(last_id)
 
-        The next commit waits for it, so it must be quick and must not append; what it raises is logged.
+    def on_durable(self, callback: Callable[[int], object]) -> Callable[[], None]:
+        """Call *callback* with the last durable id after every commit, in order, outside all locks.
+
+        It runs in whichever thread commits, and the next commit waits for it: it must be quick and must not append.
+        For an event loop, hand it on: ``lambda last_id: loop.call_soon_threadsafe(noticed, last_id)``. What it raises
+        is logged. The function that is returned ends it.
         """
-        with self._changed:
-            self._callbacks.append(callback)
+        return self._callbacks.add(callback)
 
     def close(self) -> None:
         """Make everything durable and let the next writer in. Closing again does nothing.
 
         Raises :class:`FencedError` or :class:`WriterFailedError` where messages were lost and nobody has been told.
         """
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
+        if not self._group.close():
+            return
         try:
-            if not self._reported:
-                self.durable(self._given)
+            if not self._group.failure_is_known:
+                self._group.durable(self._group.given, None)
         finally:
             self._lease.release()
 
@@ -148,147 +160,34 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._failure is not None:
-            self._reported = True  # what went wrong is under way already
+        if error is not None and self._group.failure is not None:
+            self._group.failure_is_known = True  # what went wrong is under way already
         self.close()
 
     def __reduce__(self) -> str:
         raise TypeError("a writer stays in its process; open the store by its URL in the other one")
 
-    def _enqueue(self, pack: Pack) -> IdRange | None:
+    def _pack(self, messages: Messages, sequence: int | None = None) -> Pack:
+        pack = make_pack(messages, sequence)
         if self._bodies_only:
             refuse_more_than_bodies(pack)
-        with self._changed:
-            self._wait_for_room(pack.size)
-            if self._closed:
-                raise LogError(f"this writer of {self._spec.name!r} is closed; open a new one")
-            if pack.sequence is not None and pack.sequence <= self._given_sequence:
-                return None
-            ids = IdRange(self._given + 1, self._given + pack.count)
-            self._given = ids.last
-            if pack.count:
-                self._given_sequence = pack.sequence or self._given_sequence
-                self._pending.append(pack)
-                self._pending_bytes += pack.size
-            return ids
+        return pack
 
-    def _wait_for_room(self, size: int) -> None:
-        self._refuse_after_failure()
-        while self._pending and self._pending_bytes + size > PENDING_BYTES:
-            if self._committing:
-                self._clock.wait(self._changed, None)
-            else:
-                self._lead()
-            self._refuse_after_failure()
-
-    def _lead(self) -> None:
-        """Commit a share of what is pending; the lock is held on entry and on return, not in between."""
-        self._committing = True
-        try:
-            with self._unlocked():
-                self._let_others_join()
-            packs = self._take()
-            self._shared = len(packs) > 1
-            with self._unlocked():
-                self._commit(packs)
-        except BaseException as error:
-            self._fail(error)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._committing = False
-            self._changed.notify_all()
-            self._schedule_commit()
-
-    def _let_others_join(self) -> None:
-        """Let the threads that the last commit has just woken append first.
-
-        Without it half of the senders would always be late for every other commit; it halves the commits.
-        """
-        if self._shared:
-            self._clock.sleep(0)
-
-    def _take(self) -> list[Pack]:
-        packs: list[Pack] = []
-        size = 0
-        while self._pending and (not packs or size + self._pending[0].size <= COMMIT_BYTES):
-            packs.append(self._pending.popleft())
-            size += packs[-1].size
-        self._pending_bytes -= size
-        self._unattended = self._unattended and bool(self._pending)
-        return packs
-
-    def _commit(self, packs: list[Pack]) -> None:
-        previous = self._frontier.pointer
-        now = max(self._clock.now(), self._received_at)
-        sequence = max((pack.sequence for pack in packs if pack.sequence is not None), default=None)
-        origin = Origin(self._spec.name, self._lease.epoch, self._producer, sequence or 0)
-        blocks = encode_packs(packs, previous + 1, now, self._spec, origin)
-        last = blocks[-1].header.last_id
-        commit = Commit(self._lease.epoch, previous, last, now, blocks, self._producer, sequence)
-        self._backend.commit(self._spec.name, commit)
-        self._received_at = now
-        self._sequence = self._sequence if sequence is None else sequence
-        self._frontier.add(previous + 1, last)
-        self._tell(last)
-
-    def _tell(self, last_id: int) -> None:
-        self._tail.announce()
-        for callback in self._callbacks:
-            try:
-                callback(last_id)
-            except Exception:
-                _log.exception("a callback of the log %s failed", self._spec.name)
-
-    def _commit_pending(self) -> None:
-        """Commit what append_nowait has left, a share at a time, so that other chores of the store get their turn."""
-        with self._changed:
-            self._commit_is_due = False
-            if self._pending and not self._committing and self._failure is None:
-                self._lead()
-
-    def _schedule_commit(self) -> None:
-        """See that somebody commits what nobody may be waiting for; while a commit runs, its end sees to that."""
-        if self._unattended and not self._committing and not self._commit_is_due:
-            self._commit_is_due = True
-            self._keeper.after(0, self._commit_pending)
+    def _waiters_here(self) -> LoopWaiters:
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            self._loops[loop] = waiters = LoopWaiters(loop)
+            self._group.listen(waiters.notice)
+        return self._loops[loop]
 
     def _renew(self) -> None:
-        if self._closed or self._failure is not None:
+        if self._group.is_over:
             return
         try:
             if not self._lease.renew():
-                with self._changed:
-                    self._fail(FencedError(f"the log {self._spec.name!r} has a newer writer; close this one"))
+                self._group.fail(FencedError(f"the log {self._spec.name!r} has a newer writer; close this one"))
         finally:
             self._keeper.after(self._lease.seconds / 3, self._renew)
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = self._failure or error
-        self._pending.clear()
-        self._pending_bytes = 0
-        self._unattended = False
-        self._changed.notify_all()
-
-    def _refuse_after_failure(self) -> None:
-        error = self._failure
-        if error is None:
-            return
-        self._reported = True
-        if isinstance(error, FencedError):
-            raise FencedError(str(error)) from error
-        raise WriterFailedError(
-            f"a commit to {self._spec.name!r} failed, and nothing after id {self._frontier.pointer} was confirmed: "
-            f"{error}. Close this writer, see to the cause, and open a new one"
-        ) from error
-
-    @contextlib.contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        self._changed.release()
-        try:
-            yield
-        finally:
-            self._changed.acquire()
 
 
 def _refuse_damage(backend: Backend, log: str, head: Head) -> None:

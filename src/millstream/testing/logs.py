@@ -16,6 +16,8 @@ Inherit a class in a test module and give it the fixture it asks for::
 
 from __future__ import annotations
 
+import asyncio
+import random
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -36,6 +38,7 @@ from millstream.log import (
     LogSpec,
     LogStore,
     TrimmedError,
+    Writer,
     WriterBusyError,
 )
 from millstream.log.backend import Backend, Commit, State, Statistics, producer_key
@@ -144,6 +147,12 @@ class BackendConformance:
         for time, first in ((0, 1), (100, 1), (101, 3), (300, 3), (301, 7)):
             assert backend.first_block_since(NAME, time) == BlockRange(first, first + 1, size)
         assert backend.first_block_since(NAME, 401) is None
+
+    def test_ids_go_up_to_the_largest_there_is(self, backend: Backend) -> None:
+        last = 2**63 - 1
+        backend.commit(NAME, Commit(1, 0, last, 5, [block(last - 1, [b"a", b"b"])]))
+        assert backend.head(NAME).last_id == last
+        assert [(b.first_id, b.last_id) for b in backend.read(NAME, last, last, max_bytes=1)] == [(last - 1, last)]
 
     def test_a_lease_is_taken_once_per_epoch(self, backend: Backend) -> None:
         assert backend.take_lease(NAME, epoch=1, holder=b"second", until=20)
@@ -359,6 +368,52 @@ class LogStoreConformance:
             assert writer.last_id == 200
         assert confirmed == sorted(confirmed)
         assert confirmed[-1] == 200
+
+    def test_a_single_message_is_sent_for_its_id(self, log: Log) -> None:
+        with log.writer() as writer:
+            assert [writer.send(b"a"), writer.send(Message(b"b", "k"))] == [1, 2]
+            assert log.last_id == 2
+        assert [(m.body, m.key) for batch in log.read() for m in batch] == [(b"a", ""), (b"b", "k")]
+
+    def test_p2_durability_coroutines_share_commits_and_each_gets_its_ids_once_they_are_durable(self, log: Log) -> None:
+        async def sender(writer: Writer, number: int) -> None:
+            for turn in range(5):
+                ids = await writer.append_async([b"%d %d %d" % (number, turn, n) for n in range(3)])
+                assert ids is not None
+                assert log.last_id >= ids.last
+                given.append((ids.first, number, turn))
+
+        async def senders(writer: Writer) -> None:
+            await asyncio.gather(*(sender(writer, number) for number in range(20)))
+            await writer.durable_async(writer.last_id)
+
+        given: list[tuple[int, int, int]] = []
+        commits: list[int] = []
+        with log.writer() as writer:
+            writer.on_durable(commits.append)
+            asyncio.run(senders(writer))
+        bodies = [message.body for batch in log.read() for message in batch]
+        assert bodies == [b"%d %d %d" % (number, turn, n) for _, number, turn in sorted(given) for n in range(3)]
+        assert len(commits) < 100, "far fewer commits than packs"
+
+    def test_whoever_asks_hears_of_each_commit_once_and_in_order(self, log: Log) -> None:
+        heard: list[int] = []
+        forget = log.on_append(heard.append)
+        with log.writer() as writer:
+            writer.append([b"a", b"b"])
+            writer.append([b"c"])
+            assert heard == [2, 3]
+            forget()
+            writer.append([b"d"])
+        assert heard == [2, 3]
+
+    def test_bodies_of_no_bytes_and_of_many_bytes_come_back(self, log: Log) -> None:
+        large = random.Random(1).randbytes(5 << 20)
+        with log.writer() as writer:
+            writer.append([b"", large, b""])
+            writer.append([b""] * 70_000)
+        bodies = [body for batch in log.read(columns=["body"]) for body in batch.arrow.column("body").to_pylist()]
+        assert bodies == [b"", large, b""] + [b""] * 70_000
 
     def test_p10_one_writer_a_second_one_is_refused_and_told_who_writes(
         self, log: Log, open_logs: Callable[[], LogStore]

@@ -1,0 +1,357 @@
+"""Group commit without timers: whoever waits and finds no commit running commits for everybody.
+
+While one commit runs, the next one fills. Those who wait sleep on locks of their own (:mod:`millstream.log.waiters`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from millstream.core.clock import Clock
+from millstream.log.errors import DurabilityTimeoutError, FencedError, LogError, LogInputError, WriterFailedError
+from millstream.log.frontier import Frontier
+from millstream.log.housekeeper import Housekeeper
+from millstream.log.ids import IdRange
+from millstream.log.pace import Pace
+from millstream.log.pack import Pack
+from millstream.log.spec import LogSpec
+from millstream.log.waiters import Waiter, Waiters
+
+COMMIT_BYTES = 8 << 20
+"""About how much one commit takes at most, unless a single pack is larger."""
+
+PENDING_BYTES = 64 << 20
+"""How much may wait for a commit before those who append have to wait (back-pressure)."""
+
+MAX_ID = 2**63 - 1
+
+
+class GroupCommit:
+    """Gives ids to packs, and commits them in that order, many at once. Thread-safe.
+
+    *commit* stores packs after the id it is given and returns the last id; each of *tell* hears of the new watermark,
+    outside every lock.
+    """
+
+    def __init__(
+        self,
+        spec: LogSpec,
+        clock: Clock,
+        keeper: Housekeeper,
+        commit: Callable[[list[Pack], int], int],
+        tell: Sequence[Callable[[int], None]],
+        *,
+        last_id: int,
+        sequence: int,
+    ) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._keeper = keeper
+        self._commit = commit
+        self._tell = tell
+        self._pace = Pace(spec)
+        self._changed = threading.Condition()
+        self._waiters = Waiters()
+        self._pending: deque[Pack] = deque()
+        self._pending_bytes = 0
+        self._pending_messages = 0
+        self._pending_since = 0.0
+        self._committing = False
+        self._shared = False
+        self._commit_is_due = False
+        self._unattended = False
+        self._closed = False
+        self._listeners: list[Callable[[int, bool], None]] = []
+        self.failure: BaseException | None = None
+        self.failure_is_known = False
+        self._frontier = Frontier(last_id)
+        self._given = last_id
+        self._given_sequence = sequence
+
+    @property
+    def pointer(self) -> int:
+        """The last durable id."""
+        return self._frontier.pointer
+
+    @property
+    def given(self) -> int:
+        """The last id that was given."""
+        return self._given
+
+    def enqueue(self, pack: Pack) -> IdRange | None:
+        """Give ids to *pack*, once there is room for it; None where its sequence was given before."""
+        with self._changed:
+            self._refuse()
+            while not self._has_room(pack):
+                self._make_room()
+                self._refuse()
+            return self._add(pack)
+
+    def enqueue_if_room(self, pack: Pack) -> tuple[bool, IdRange | None]:
+        """Like :meth:`enqueue`, but where there is no room it returns False at once, and has seen to it."""
+        with self._changed:
+            self._refuse()
+            if not self._has_room(pack):
+                self._leave_to_keeper()
+                return False, None
+            ids = self._add(pack)
+            self._leave_to_keeper()
+            return True, ids
+
+    def leave(self) -> None:
+        """Nobody may be waiting for what is pending: see that it is committed."""
+        with self._changed:
+            self._leave_to_keeper()
+
+    def durable(self, last_id: int, timeout: float | None) -> None:
+        """Wait until all up to *last_id* is durable, for *timeout* seconds at most."""
+        if timeout is not None:
+            self._durable_until(last_id, self._clock.monotonic() + timeout, timeout)
+            return
+        while self._frontier.pointer < last_id:
+            waiter = self._lead_or_wait(last_id)
+            if waiter is not None:
+                self._sleep(waiter)
+
+    def close(self) -> bool:
+        """Take no more packs; False where that was done before."""
+        with self._changed:
+            was_open, self._closed = not self._closed, True
+            self._changed.notify_all()
+            return was_open
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be committed."""
+        return self._closed or self.failure is not None
+
+    def fail(self, error: BaseException) -> None:
+        """Give up: whoever waits, and whoever comes, is told *error*."""
+        with self._changed:
+            self._fail(error)
+
+    def listen(self, listener: Callable[[int, bool], None]) -> None:
+        """Call *listener* with the watermark, and whether all is over, whenever one of them changes.
+
+        It is called under a lock, so it may do no more than pass the news on.
+        """
+        with self._changed:
+            self._listeners.append(listener)
+            listener(self._frontier.pointer, self.failure is not None)
+
+    def refuse_failure(self) -> None:
+        """Raise what has gone wrong, if something has: :class:`FencedError`, :class:`WriterFailedError`."""
+        error = self.failure
+        if error is None:
+            return
+        self.failure_is_known = True
+        if isinstance(error, FencedError):
+            raise FencedError(str(error)) from error
+        raise WriterFailedError(
+            f"a commit to {self._spec.name!r} failed, and nothing after id {self._frontier.pointer} was confirmed: "
+            f"{error}. Close this writer, see to the cause, and open a new one"
+        ) from error
+
+    def expect(self, last_id: int) -> None:
+        """Raise where *last_id* is not durable and never will be."""
+        if self._frontier.pointer >= last_id:
+            return
+        self.refuse_failure()
+        if last_id > self._given:
+            raise LogError(f"id {last_id} has not been given yet; the last one is {self._given}")
+
+    def _refuse(self) -> None:
+        self.refuse_failure()
+        if self._closed:
+            raise LogError(f"this writer of {self._spec.name!r} is closed; open a new one")
+
+    def _add(self, pack: Pack) -> IdRange | None:
+        if pack.sequence is not None and pack.sequence <= self._given_sequence:
+            return None
+        ids = IdRange(self._given + 1, self._given + pack.count)
+        if not pack.count:
+            return ids
+        if ids.last > MAX_ID:
+            raise LogInputError(f"the log {self._spec.name!r} is full: it has no id after {self._given}. Begin another")
+        if not self._pending:
+            self._pending_since = self._clock.monotonic() if not self._pace.free else 0.0
+        self._given = ids.last
+        self._given_sequence = pack.sequence or self._given_sequence
+        self._pending.append(pack)
+        self._pending_bytes += pack.size
+        self._pending_messages += pack.count
+        if not self._pace.free and self._is_full():
+            self._changed.notify_all()
+        return ids
+
+    def _has_room(self, pack: Pack) -> bool:
+        return not self._pending or self._pending_bytes + pack.size <= PENDING_BYTES
+
+    def _make_room(self) -> None:
+        if self._committing:
+            self._clock.wait(self._changed, None)
+        else:
+            self._lead()
+
+    def _lead_or_wait(self, last_id: int) -> Waiter | None:
+        with self._changed:
+            if self._frontier.pointer >= last_id:
+                return None
+            self.expect(last_id)
+            if self._committing:
+                return self._waiters.add(last_id)
+            self._lead()
+            return None
+
+    def _durable_until(self, last_id: int, deadline: float, timeout: float) -> None:
+        with self._changed:
+            while self._frontier.pointer < last_id:
+                self.expect(last_id)
+                left = deadline - self._clock.monotonic()
+                if not self._committing:
+                    self._lead()
+                elif left > 0:
+                    self._clock.wait(self._changed, left)
+                else:
+                    raise DurabilityTimeoutError(f"id {last_id} is not durable after {timeout} seconds; wait again")
+
+    def _sleep(self, waiter: Waiter) -> None:
+        try:
+            waiter.wait()
+        except BaseException:
+            with self._changed:
+                self._take_over(waiter)
+            raise
+        if waiter.leads:
+            with self._changed:
+                self._lead()
+
+    def _take_over(self, waiter: Waiter) -> None:
+        """*waiter* was interrupted: do for others what it should have done."""
+        if self._waiters.leave(waiter):
+            return
+        if waiter.successor is not None:
+            waiter.successor.wake()
+        if waiter.leads:
+            self._committing = False
+            self._changed.notify_all()
+            self._hand_over()
+
+    def _lead(self) -> None:
+        """Commit a share of what is pending; the lock is held on entry and on return, not in between."""
+        self._committing = True
+        try:
+            self._await_turn()
+            packs = self._take()
+            self._shared = len(packs) > 1
+            if packs:
+                with self._unlocked():
+                    self._store(packs)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._committing = False
+            if self.failure is None:
+                self._waiters.wake(self._frontier.pointer)
+            self._changed.notify_all()
+            self._spread_news()
+            self._hand_over()
+
+    def _store(self, packs: list[Pack]) -> None:
+        last_id = self._commit(packs, self._frontier.pointer)
+        self._frontier.add(self._frontier.pointer + 1, last_id)
+        for tell in self._tell:
+            tell(last_id)
+
+    def _await_turn(self) -> None:
+        """Let the threads that the last commit has just woken append first, then wait as linger and rates ask.
+
+        Without the first, half of the senders would always be late for every other commit; it halves the commits.
+        """
+        if self._shared:
+            with self._unlocked():
+                self._clock.sleep(0)
+        while self.failure is None and (delay := self._delay()) > 0:
+            self._clock.wait(self._changed, delay)
+
+    def _delay(self) -> float:
+        """For how many seconds the next commit has to be put off."""
+        if self._pace.free:
+            return 0.0
+        full = self._is_full() or self._closed
+        return self._pace.delay(self._clock.monotonic(), self._pending_since, full=full)
+
+    def _is_full(self) -> bool:
+        return self._pending_bytes >= self._spec.block_bytes or self._pending_messages >= self._spec.block_messages
+
+    def _take(self) -> list[Pack]:
+        packs: list[Pack] = []
+        size = count = 0
+        while self._pending and not (packs and self._exceeds(size + self._pending[0].size, count)):
+            packs.append(self._pending.popleft())
+            size += packs[-1].size
+            count += packs[-1].count
+        self._pending_bytes -= size
+        self._pending_messages -= count
+        self._unattended = self._unattended and bool(self._pending)
+        if not self._pace.free:
+            self._pending_since = self._clock.monotonic()
+            self._pace.spend(self._pending_since, count)
+        return packs
+
+    def _exceeds(self, size: int, count: int) -> bool:
+        return size > COMMIT_BYTES or count >= self._pace.most_messages
+
+    def _leave_to_keeper(self) -> None:
+        self._unattended = bool(self._pending)
+        self._schedule()
+
+    def _hand_over(self) -> None:
+        """See that what is pending is committed: by one who waits for it, else by the store's housekeeper."""
+        if self._pending and self.failure is None and not self._committing and self._waiters.promote():
+            self._committing = True
+        else:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """See that somebody commits what nobody may be waiting for; while a commit runs, its end sees to that."""
+        if self._unattended and not self._committing and not self._commit_is_due:
+            self._commit_is_due = True
+            self._keeper.after(self._delay(), self._commit_pending)
+
+    def _commit_pending(self) -> None:
+        """Commit what is unattended, a share at a time, so that other chores of the store get their turn."""
+        with self._changed:
+            self._commit_is_due = False
+            if not self._pending or self._committing or self.failure is not None:
+                return
+            if self._delay() > 0:
+                self._schedule()
+            else:
+                self._lead()
+
+    def _spread_news(self) -> None:
+        for listener in self._listeners:
+            listener(self._frontier.pointer, self.failure is not None)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._pending.clear()
+        self._pending_bytes = self._pending_messages = 0
+        self._unattended = False
+        self._waiters.wake()
+        self._changed.notify_all()
+        self._spread_news()
+
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        self._changed.release()
+        try:
+            yield
+        finally:
+            self._changed.acquire()

@@ -1,0 +1,46 @@
+"""Coroutines that wait until ids are durable: one call into their event loop a commit, however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+
+
+class LoopWaiters:
+    """All coroutines of one event *loop* that wait for one writer.
+
+    :meth:`reached` is for the loop's thread, :meth:`notice` for any.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._pointer = 0
+        self._over = False
+        self._is_called = False
+
+    async def reached(self, last_id: int) -> None:
+        """Return when *last_id* is durable, or when the writer has failed."""
+        if self._over or self._pointer >= last_id:
+            return
+        future = self._loop.create_future()
+        heapq.heappush(self._waiting, (last_id, next(self._numbers), future))
+        if self._over or self._pointer >= last_id:  # it has just come to pass
+            self._resolve()
+        await future
+
+    def notice(self, pointer: int, over: bool) -> None:
+        """The watermark is at *pointer*; *over* says that it will not move any more."""
+        self._pointer, self._over = pointer, over
+        if self._waiting and not self._is_called and not self._loop.is_closed():
+            self._is_called = True
+            self._loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        self._is_called = False
+        while self._waiting and (self._over or self._waiting[0][0] <= self._pointer):
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,260 @@
+"""What a writer does for many who append at once: shared commits, linger, rates, coroutines, back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.log import FencedError, IdRange, Log, LogInputError, LogSpec, LogStore, Writer, WriterFailedError
+from millstream.log.backend import Commit
+from millstream.log.errors import StorageError
+from millstream.log.memory import MemoryBackend
+from millstream.log.pace import Pace
+from millstream.log.waiters import WOKEN_AT_ONCE, Waiters
+
+
+class Gate(MemoryBackend):
+    """A backend whose commits wait until they are let through, and fail where ``error`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.through = threading.Semaphore(0)
+        self.arrived = threading.Semaphore(0)
+        self.error: Exception | None = None
+        self.commits: list[int] = []
+
+    def commit(self, log: str, commit: Commit) -> None:
+        self.arrived.release()
+        assert self.through.acquire(timeout=60)
+        if self.error is not None:
+            raise self.error
+        super().commit(log, commit)
+        self.commits.append(commit.last_id)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def writer(gate: Gate) -> Iterator[Writer]:
+    with LogStore(gate, SystemClock()) as store:
+        writer = store.log(LogSpec("weather")).writer()
+        yield writer
+        for _ in range(1000):
+            gate.through.release()
+        gate.error = None
+        if not writer._group.failure:
+            writer.close()
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when *condition* holds, which another thread is about to make true."""
+    clock, moved = SystemClock(), threading.Condition()
+    deadline = clock.monotonic() + 60
+    with moved:
+        while not condition():
+            assert clock.monotonic() < deadline
+            clock.wait(moved, 0.001)
+
+
+def test_what_comes_while_a_commit_runs_is_one_commit(gate: Gate, writer: Writer) -> None:
+    first = started(lambda: writer.append([b"a"]))
+    assert gate.arrived.acquire(timeout=60)
+    others = [started(lambda: writer.append([b"b", b"c"])) for _ in range(50)]
+    until(lambda: writer._group.given >= 101)
+    gate.through.release(2)
+    for thread in [first, *others]:
+        thread.join(60)
+    assert gate.commits == [1, 101]
+
+
+def test_everybody_who_waits_is_told_of_a_failure(gate: Gate, writer: Writer) -> None:
+    def append() -> None:
+        try:
+            writer.append([b"x"])
+        except WriterFailedError as error:
+            told.append(str(error))
+
+    told: list[str] = []
+    threads = [started(append) for _ in range(3 * WOKEN_AT_ONCE)]
+    assert gate.arrived.acquire(timeout=60)
+    until(lambda: writer._group.given >= len(threads))
+    gate.error = StorageError("the disk is gone")
+    gate.through.release(100)
+    for thread in threads:
+        thread.join(60)
+    assert len(told) == len(threads)
+    assert all("the disk is gone" in text for text in told)
+
+
+def test_a_coroutine_is_told_of_a_failure(gate: Gate, writer: Writer) -> None:
+    async def append() -> None:
+        with pytest.raises(WriterFailedError, match="the disk is gone"):
+            await writer.append_async([b"x"])
+        with pytest.raises(WriterFailedError, match="the disk is gone"):
+            await writer.append_async([b"y"])
+
+    gate.error = StorageError("the disk is gone")
+    gate.through.release(100)
+    asyncio.run(append())
+
+
+def test_a_coroutine_that_is_cancelled_leaves_the_others_alone(gate: Gate, writer: Writer) -> None:
+    async def work() -> list[IdRange | BaseException | None]:
+        tasks = [asyncio.create_task(writer.append_async([b"x"])) for _ in range(3)]
+        await asyncio.to_thread(gate.arrived.acquire, timeout=60)
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        gate.through.release(100)
+        return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+    first, second, third = asyncio.run(work())
+    assert (first, third) == (IdRange(1, 1), IdRange(3, 3))
+    assert isinstance(second, asyncio.CancelledError)
+
+
+def test_coroutines_wait_for_room_and_do_not_block_their_loop(gate: Gate, writer: Writer) -> None:
+    async def work() -> None:
+        tasks = [asyncio.create_task(writer.append_async([b"small"]))]
+        await asyncio.to_thread(gate.arrived.acquire, timeout=60)
+        tasks += [asyncio.create_task(writer.append_async([bytes(30 << 20)])) for _ in range(3)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert writer._group.given == 3, "the first is under way, two wait, the fourth finds no room"
+        gate.through.release(100)
+        ranges = await asyncio.gather(*tasks)
+        assert [ids.first for ids in ranges if ids] == [1, 2, 3, 4]
+
+    asyncio.run(work())
+
+
+def test_several_event_loops_share_a_writer(gate: Gate, writer: Writer) -> None:
+    async def work() -> None:
+        for _ in range(20):
+            await writer.append_async([b"x"])
+
+    gate.through.release(1000)
+    threads = [started(lambda: asyncio.run(work())) for _ in range(3)]
+    for thread in threads:
+        thread.join(60)
+    assert writer.last_id == 60
+
+
+def test_waiters_wake_one_another_a_few_at_a_time() -> None:
+    waiters = Waiters()
+    waiting = [waiters.add(number) for number in range(1, 3 * WOKEN_AT_ONCE + 1)]
+    waiters.wake(2 * WOKEN_AT_ONCE)
+    for waiter in waiting[: 2 * WOKEN_AT_ONCE]:
+        waiter.wait()
+    assert waiters.promote()
+    waiting[2 * WOKEN_AT_ONCE].wait()
+    assert waiting[2 * WOKEN_AT_ONCE].leads
+    assert waiters.leave(waiting[-1])
+    assert not waiters.leave(waiting[0])
+
+
+def log_of(clock: VirtualClock, **pace: float) -> tuple[Log, MemoryBackend]:
+    backend = MemoryBackend(clock)
+    return LogStore(backend, clock).log(LogSpec("weather", **pace)), backend  # type: ignore[arg-type]
+
+
+def test_a_writer_lingers_for_company_and_no_longer_than_it_was_told() -> None:
+    clock = VirtualClock()
+    log, backend = log_of(clock, linger=0.5)
+    writer = log.writer()
+    threads = [started(lambda: writer.append([b"x"])) for _ in range(5)]
+    until(lambda: writer._group.given == 5 and bool(clock._waiters))
+    assert log.last_id == 0
+    clock.advance(0.5)
+    for thread in threads:
+        thread.join(60)
+    assert (log.last_id, backend.statistics("weather").blocks) == (5, 1)
+
+
+def test_a_full_block_ends_the_lingering() -> None:
+    log, _ = log_of(VirtualClock(), linger=60.0)
+    writer = log.writer()
+    assert writer.append([b"x"] * 65_536) == IdRange(1, 65_536)
+
+
+def test_nothing_lingers_when_a_writer_is_closed() -> None:
+    log, _ = log_of(VirtualClock(), linger=60.0)
+    writer = log.writer()
+    writer.append_nowait([b"x"])
+    writer.close()
+    assert log.last_id == 1
+
+
+def test_a_pace_spaces_commits_by_their_number_and_by_their_messages() -> None:
+    pace = Pace(LogSpec("weather", commit_rate=50))
+    assert pace.delay(10.0, 10.0, full=False) == 0
+    pace.spend(10.0, 1000)
+    assert pace.delay(10.005, 10.0, full=True) == pytest.approx(0.015)
+    pace = Pace(LogSpec("weather", message_rate=1000))
+    assert pace.most_messages == 100
+    pace.spend(10.0, 500)
+    assert pace.delay(10.1, 10.0, full=True) == pytest.approx(0.4)
+    assert pace.delay(99.0, 10.0, full=True) == 0, "nothing is saved up"
+    assert Pace(LogSpec("weather")).free
+
+
+def test_a_rate_holds_commits_back() -> None:
+    clock = VirtualClock()
+    log, backend = log_of(clock, commit_rate=2)
+    writer = log.writer()
+    writer.append([b"a"])
+    thread = started(lambda: writer.append([b"b"]))
+    until(lambda: bool(clock._waiters))
+    assert log.last_id == 1
+    clock.advance(0.5)
+    thread.join(60)
+    assert backend.statistics("weather").blocks == 2
+
+
+@pytest.mark.parametrize("wrong", [{"linger": -1}, {"linger": 61}, {"commit_rate": -5}, {"message_rate": 1e12}])
+def test_a_pace_that_cannot_be_meant_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(LogInputError, match=next(iter(wrong))):
+        LogSpec("weather", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_log_whose_ids_are_used_up_says_so() -> None:
+    log, backend = log_of(VirtualClock())
+    writer = log.writer()
+    writer._group._given = 2**63 - 2
+    with pytest.raises(LogInputError, match="no id after"):
+        writer.append_nowait([b"a", b"b"])
+    assert backend.head("weather").last_id == 0
+
+
+def test_p10_one_writer_a_coroutine_of_a_fenced_writer_is_refused() -> None:
+    log, backend = log_of(VirtualClock())
+    writer = log.writer()
+    backend.release_lease("weather", epoch=backend.head("weather").epoch)
+    log.writer()
+    with pytest.raises(FencedError):
+        asyncio.run(writer.append_async([b"late"]))
+
+
+def test_a_callback_that_fails_is_logged_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[int] = []
+    log, _ = log_of(VirtualClock())
+    with log.writer() as writer:
+        writer.on_durable(lambda _: 1 // 0)
+        end = writer.on_durable(heard.append)
+        writer.append([b"a"])
+        end()
+        writer.append([b"b"])
+    assert heard == [1]
+    assert "a callback of the log weather failed" in caplog.text
