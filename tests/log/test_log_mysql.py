@@ -264,7 +264,7 @@ def test_a_commit_that_comes_after_a_take_over_is_fenced_though_its_connection_b
     with faulty_store(database) as (store, driver), open_store(database) as other:
         stale = store.log(SPEC).writer()
         stale.append([b"a"])
-        stale._backend.release_lease(SPEC.name, epoch=1)
+        stale._committer._backend.release_lease(SPEC.name, epoch=1)
         with other.log(SPEC).writer() as writer:
             writer.append([b"theirs"])
         driver.faults.append(Fault("COMMIT"))

@@ -513,7 +513,7 @@ def test_p10_one_writer_a_stale_one_of_ours_stores_nothing_more(log: Log, url: s
     with open_store(url) as other:
         stale = log.writer()
         stale.append([b"a"])
-        stale._backend.release_lease(NAME, epoch=1)
+        stale._committer._backend.release_lease(NAME, epoch=1)
         with other.log(SPEC).writer() as writer:
             writer.append([b"newer"])
             with pytest.raises(FencedError, match="newer writer"):
