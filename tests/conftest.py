@@ -30,13 +30,27 @@ def size() -> str:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[str]:
     """The URL of a MariaDB server, without a database."""
+    with served("mariadb", driver="pymysql", extra="mysql") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of a PostgreSQL server, without a database."""
+    with served("postgresql", driver="psycopg", extra="postgresql") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def served(name: str, *, driver: str, extra: str) -> Iterator[str]:
+    """The URL of the server *name*. Where it or its *driver* is missing the test is skipped, on CI it fails."""
     from millstream.testing import services
 
     with contextlib.ExitStack() as stack:
         try:
-            if importlib.util.find_spec("pymysql") is None:
-                raise services.ServiceMissingError("PyMySQL is not installed: pip install 'millstream[mysql]'")
-            server = stack.enter_context(services.running("mariadb"))
+            if importlib.util.find_spec(driver) is None:
+                raise services.ServiceMissingError(f"{driver} is not installed: pip install 'millstream[{extra}]'")
+            server = stack.enter_context(services.running(name))
         except services.ServiceMissingError as error:
             pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
         yield server.url

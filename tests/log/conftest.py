@@ -5,31 +5,136 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from millstream.log import open_store
-from millstream.log.mysql import parse_place
+from millstream.core.clock import SystemClock
+from millstream.log import Log, LogSpec, open_store
+from millstream.log.database.driver import Connection
+from millstream.testing import databases
+from millstream.testing.databases import connected
+
+
+class Databases:
+    """Databases of one server; those that tests are done with are used again, since making tables takes long."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self._used: list[str] = []
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[str]:
+        """The URL of a database with the tables of a log store and without a log."""
+        url = self._used.pop() if self._used else self._new()
+        yield url
+        databases.empty_database(url)
+        self._used.append(url)
+
+    def drop(self) -> None:
+        force = "WITH (FORCE)" if self.server.startswith("postgresql:") else ""
+        for url in self._used:
+            with connected(url, database=False) as connection:
+                connection.execute(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} {force}")
+
+    def _new(self) -> str:
+        url = f"{self.server}test_{secrets.token_hex(6)}"
+        open_store(url).close()
+        return url
 
 
 @pytest.fixture(scope="session")
-def used_databases(mariadb: str) -> Iterator[list[str]]:
-    """Databases that tests are done with; making tables takes much longer than emptying them."""
-    names: list[str] = []
-    yield names
-    for url in names:
-        with connected(url, database=False) as connection:
-            connection.execute(f"DROP DATABASE IF EXISTS {parse_place(url).database}")
+def mariadb_databases(mariadb: str) -> Iterator[Databases]:
+    found = Databases(mariadb)
+    yield found
+    found.drop()
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgresql: str) -> Iterator[Databases]:
+    found = Databases(postgresql)
+    yield found
+    found.drop()
 
 
 @pytest.fixture
-def database(mariadb: str, used_databases: list[str]) -> Iterator[str]:
-    """The URL of a database without a log."""
-    url = used_databases.pop() if used_databases else new_database(mariadb)
-    yield url
-    empty(url)
-    used_databases.append(url)
+def database(mariadb_databases: Databases) -> Iterator[str]:
+    """The URL of a database of MariaDB without a log."""
+    with mariadb_databases.borrowed() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_database(postgres_databases: Databases) -> Iterator[str]:
+    """The URL of a database of PostgreSQL without a log."""
+    with postgres_databases.borrowed() as url:
+        yield url
+
+
+@pytest.fixture(params=["mysql", "postgresql"])
+def server(request: pytest.FixtureRequest) -> str:
+    """The URL of a server, of each kind in turn, without a database."""
+    url: str = request.getfixturevalue("mariadb" if request.param == "mysql" else "postgresql")
+    return url
+
+
+@pytest.fixture
+def store_url(server: str, request: pytest.FixtureRequest) -> str:
+    """The URL of a database without a log, on each kind of server in turn."""
+    url: str = request.getfixturevalue("database" if server.startswith("mysql:") else "postgres_database")
+    return url
+
+
+@pytest.fixture
+def connection(store_url: str) -> Iterator[Connection]:
+    """A connection to do to the server what a fault, or an administrator, would do."""
+    with connected(store_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def log(store_url: str) -> Iterator[Log]:
+    """A log of 50 messages in five blocks."""
+    with open_store(store_url) as store:
+        log = store.log(LogSpec("weather", block_messages=10))
+        with log.writer() as writer:
+            writer.append([b"%d" % n for n in range(1, 51)])
+        yield log
+
+
+@pytest.fixture
+def table(log: Log, connection: Connection) -> str:
+    """The table of the log's blocks."""
+    ((name,),) = connection.rows("SELECT blocks FROM millstream_logs WHERE name = ?", log.name)
+    return str(name)
+
+
+@pytest.fixture
+def set_global(store_url: str, connection: Connection) -> Iterator[Callable[[str, int | str], None]]:
+    """A function that changes a setting of the server until the test is over."""
+    before: dict[str, int | str] = {}
+    is_postgres = store_url.startswith("postgresql:")
+
+    def change(name: str, value: int | str) -> None:
+        ((found,),) = connection.rows(f"SHOW {name}" if is_postgres else f"SELECT @@GLOBAL.{name}")
+        before.setdefault(name, found)
+        if is_postgres:
+            alter_system(connection, name, value)
+        else:
+            connection.execute(f"SET GLOBAL {name} = {value}")
+
+    yield change
+    for name, value in before.items():
+        change(name, value)
+
+
+def alter_system(connection: Connection, name: str, value: int | str) -> None:
+    """Change a setting of PostgreSQL, and wait until it is in force."""
+    connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    connection.rows("SELECT pg_reload_conf()")
+    clock, found = SystemClock(), ""
+    deadline = clock.monotonic() + 10
+    while found != str(value) and clock.monotonic() < deadline:
+        ((found,),) = connection.rows(f"SHOW {name}")
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +144,7 @@ def used_queues(mariadb: str) -> Iterator[list[str]]:
     yield urls
     with connected(f"{mariadb}mysql", database=False) as connection:
         for url in urls:
-            connection.execute(f"DROP DATABASE {parse_place(url).database}")
+            connection.execute(f"DROP DATABASE {url.rpartition('/')[2]}")
 
 
 @pytest.fixture
@@ -57,39 +162,11 @@ def other_queues(mariadb: str, used_queues: list[str]) -> str:
 def _empty_database(server: str, used: list[str]) -> str:
     used.append(f"{server}test_{secrets.token_hex(6)}")
     with connected(used[-1], database=False) as connection:
-        connection.execute(f"CREATE DATABASE {parse_place(used[-1]).database}")
+        connection.execute(f"CREATE DATABASE {used[-1].rpartition('/')[2]}")
     return used[-1]
 
 
 @pytest.fixture
 def empty_database() -> Callable[[str], None]:
     """A function that takes all logs out of the database at a URL."""
-    return empty
-
-
-def empty(url: str) -> None:
-    with connected(url) as connection:
-        for (table,) in connection.rows("SELECT blocks FROM millstream_logs"):
-            connection.execute(f"DELETE FROM {table}")
-        connection.execute("DELETE FROM millstream_logs")
-        connection.execute("DELETE FROM millstream_states")
-
-
-def new_database(server: str) -> str:
-    """The URL of a database of *server* that nobody has used, with the tables of a log store."""
-    url = f"{server}test_{secrets.token_hex(6)}"
-    open_store(url).close()
-    return url
-
-
-@contextlib.contextmanager
-def connected(url: str, *, database: bool = True) -> Iterator[Any]:
-    """A connection to the database at *url*, or to its server alone, that commits by itself."""
-    from millstream.log.mysql.text_driver import connect_text
-
-    connection = connect_text(parse_place(url), database=database)
-    try:
-        connection.execute("SET autocommit = 1")
-        yield connection
-    finally:
-        connection.close()
+    return databases.empty_database

@@ -13,6 +13,8 @@ from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
 from millstream.log.mysql import MysqlBackend, parse_place
 from millstream.log.nerve import NerveBackend, parse_nerve
+from millstream.log.postgres import PostgresBackend
+from millstream.log.postgres import parse_place as parse_postgres_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.testing.logs import BackendConformance, LogStoreConformance
@@ -80,6 +82,29 @@ class TestMysqlLogStore(LogStoreConformance):
     @pytest.fixture
     def open_logs(self, open_mysql: Callable[[], Backend]) -> Callable[[], LogStore]:
         return lambda: LogStore(open_mysql(), SystemClock())
+
+
+@pytest.fixture
+def open_postgres(postgres_database: str, opened: list[Backend]) -> Callable[[], Backend]:
+    place = parse_postgres_place(postgres_database)
+
+    def open_backend() -> Backend:
+        opened.append(PostgresBackend(place, SystemClock()))
+        return opened[-1]
+
+    return open_backend
+
+
+class TestPostgresBackend(BackendConformance):
+    @pytest.fixture
+    def open_backend(self, open_postgres: Callable[[], Backend]) -> Callable[[], Backend]:
+        return open_postgres
+
+
+class TestPostgresLogStore(LogStoreConformance):
+    @pytest.fixture
+    def open_logs(self, open_postgres: Callable[[], Backend]) -> Callable[[], LogStore]:
+        return lambda: LogStore(open_postgres(), SystemClock())
 
 
 class TestMemoryBackend(BackendConformance):

@@ -21,9 +21,9 @@ import pytest
 
 from millstream.core.clock import SystemClock
 from millstream.log import Log, LogSpec, LogStore, Message, WriterBusyError, open_store
-from millstream.log.mysql import parse_place
-from millstream.log.mysql.driver import ServerError, choose_driver
+from millstream.log.database.driver import ServerError
 from millstream.testing import services
+from millstream.testing.databases import connected
 
 CHILDREN = Path(__file__).parent / "children"
 SPEC = LogSpec("torture")
@@ -32,10 +32,11 @@ FENCED, FAILED = 7, 8
 Result = TypeVar("Result")
 
 
-@pytest.fixture(params=["sqlite", "segments", "mysql"])
+@pytest.fixture(params=["sqlite", "segments", "mysql", "postgresql"])
 def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    if request.param == "mysql":
-        database: str = request.getfixturevalue("database")
+    fixtures = {"mysql": "database", "postgresql": "postgres_database"}
+    if request.param in fixtures:
+        database: str = request.getfixturevalue(fixtures[request.param])
         return database
     return f"{request.param}:///{tmp_path / 'log.db'}"
 
@@ -233,14 +234,18 @@ def test_a_store_handed_to_another_process_says_how_to_open_it_there(url: str) -
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.usefixtures("mariadb")
-@pytest.mark.parametrize("driver", ["text", "binary"])
-def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(driver: str, kills: int) -> None:
+@pytest.mark.parametrize("kind", ["mariadb", "mariadb-binary", "postgresql"])
+def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(
+    kind: str, kills: int, request: pytest.FixtureRequest
+) -> None:
     """Writer and reader are not told: they wait for the server, and go on."""
-    if driver == "binary":
+    name, _, driver = kind.partition("-")
+    request.getfixturevalue(name)
+    if driver:
         pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
+    option = f"torture{'?driver=' * bool(driver)}{driver}"
     draw = random.Random(4)
-    with services.private("mariadb") as server, open_store(f"{server.url}torture?driver={driver}") as store:
+    with services.private(name) as server, open_store(server.url + option) as store:
         url = store.url
         log = store.log(SPEC)
         with child("append.py", url, "7", "15", "0") as process, Follower(log) as follower:
@@ -317,7 +322,7 @@ def stop(process: subprocess.Popen[str], store: LogStore) -> None:
 
 def is_free(url: str) -> bool:
     """Whether nobody is inside a transaction of the store."""
-    if url.startswith("mysql:"):
+    if url.startswith(("mysql:", "postgresql:")):
         return is_free_of_writers(url)
     scheme, _, path = url.partition(":///")
     if scheme == "segments":
@@ -338,15 +343,12 @@ def is_free(url: str) -> bool:
 
 
 def is_free_of_writers(url: str) -> bool:
-    place = parse_place(url)
-    connection = choose_driver(place)(place)
-    try:
-        connection.rows("SELECT name FROM millstream_logs FOR UPDATE NOWAIT")
+    with connected(url) as connection:
+        try:
+            connection.rows("SELECT name FROM millstream_logs FOR UPDATE NOWAIT")
+        except ServerError:
+            return False
         return True
-    except ServerError:
-        return False
-    finally:
-        connection.close()
 
 
 def started(url: str, lease: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:

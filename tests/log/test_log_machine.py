@@ -25,6 +25,8 @@ from millstream.log import FencedError, Gap, IdRange, LogSpec, LogStore, WriterB
 from millstream.log.backend import Backend
 from millstream.log.memory import MemoryBackend
 from millstream.log.mysql import MysqlBackend, parse_place
+from millstream.log.postgres import PostgresBackend
+from millstream.log.postgres import parse_place as parse_postgres_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 
@@ -245,6 +247,19 @@ def test_the_log_in_mysql_is_like_a_list(database: str, empty_database: Callable
     def machine() -> LogMachine:
         empty_database(database)
         return MysqlLogMachine(database)
+
+    run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES // 16, stateful_step_count=15))
+
+
+class PostgresLogMachine(MysqlLogMachine):
+    def backend(self) -> Backend:
+        return PostgresBackend(parse_postgres_place(self.url), self.clock)
+
+
+def test_the_log_in_postgresql_is_like_a_list(postgres_database: str, empty_database: Callable[[str], None]) -> None:
+    def machine() -> LogMachine:
+        empty_database(postgres_database)
+        return PostgresLogMachine(postgres_database)
 
     run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES // 16, stateful_step_count=15))
 

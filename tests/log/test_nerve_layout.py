@@ -32,7 +32,7 @@ from millstream.log.mysql.driver import choose_driver
 from millstream.log.nerve import NerveBackend, NerveHost, NerveQueue, is_nerve, parse_nerve
 from millstream.log.nerve import reading as reading_module
 from millstream.log.nerve import writing as writing_module
-from millstream.testing.faulty_connection import DEADLOCK, Fault, FaultyDriver
+from millstream.testing.faulty_connection import Fault, FaultyDriver
 from millstream.testing.nerve_original import OriginalQueue
 
 NAME = "Weather_1"
@@ -327,7 +327,7 @@ def test_consumers_that_the_database_takes_for_one_are_refused(original: Origina
 
 STEPS = ["START", "UPDATE millstream_nerve_queues SET last_id", "UPDATE `queue", "INSERT INTO `queue", "COMMIT"]
 FAULTS = [Fault(step, when) for step in STEPS for when in ("before", "after")]
-FAULTS += [Fault("INSERT INTO `queue", "before", DEADLOCK), Fault("COMMIT", "before", DEADLOCK)]
+FAULTS += [Fault("INSERT INTO `queue", "before", 1213), Fault("COMMIT", "before", 1213)]
 
 
 @pytest.mark.parametrize("count", [5, 30])

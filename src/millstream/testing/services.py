@@ -10,7 +10,6 @@ import contextlib
 import http.client
 import importlib.util
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,20 +22,15 @@ from typing import Protocol
 import msgspec
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.log.mysql.server import CONFIGURATION
+from millstream.testing.postgresql import PostgreSQL
+from millstream.testing.programs import ServiceError, ServiceMissingError, find_program, run_program
 from millstream.testing.swift import CREDENTIALS
+
+__all__ = ["SERVICES", "Running", "Server", "Service", "ServiceError", "ServiceMissingError", "private", "running"]
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
-
-
-class ServiceError(MillstreamError):
-    """The server did not start; its log is in the message."""
-
-
-class ServiceMissingError(ServiceError, NotFoundError):
-    """The server's programs are not installed on this machine."""
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -94,9 +88,9 @@ class MariaDB:
         self._sizes = [] if whole else ["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"]
 
     def prepare(self, folder: Path) -> None:
-        _run(
+        run_program(
             [
-                _program("mariadb-install-db", self.package),
+                find_program("mariadb-install-db", self.package),
                 "--no-defaults", f"--datadir={folder / 'data'}", "--skip-test-db", *self._user(),
                 "--auth-root-authentication-method=normal", "--skip-name-resolve",
             ]
@@ -104,7 +98,7 @@ class MariaDB:
 
     def command(self, folder: Path, port: int) -> Sequence[str]:
         return [
-            _program("mariadbd", self.package),
+            find_program("mariadbd", self.package),
             f"--defaults-file={CONFIGURATION}", f"--datadir={folder / 'data'}", f"--socket={folder / 'server.sock'}",
             f"--pid-file={folder / 'server.pid'}", "--bind-address=127.0.0.1", f"--port={port}", *self._user(),
             "--skip-name-resolve", "--character-set-server=utf8mb4", *self._sizes,
@@ -153,7 +147,10 @@ class Moto(Swift):
         return [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
 
 
-SERVICES: dict[str, Service] = {service.name: service for service in (MariaDB(), MariaDB(whole=True), Swift(), Moto())}
+_ALL: Sequence[Service] = (
+    MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), Swift(), Moto()
+)  # fmt: skip
+SERVICES: dict[str, Service] = {service.name: service for service in _ALL}
 
 
 @contextlib.contextmanager
@@ -219,10 +216,14 @@ class Server:
     def kill(self) -> None:
         """Let it die in mid-sentence, with all its processes, as when the machine's memory runs out."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            children = _children(self._process.pid)  # of PostgreSQL each is a group of its own
+            for group in (self._process.pid, *children):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
             self._process.wait()
             self._process = None
+            while any(map(_runs, children)):
+                self._clock.sleep(0.005)
 
     def stop(self) -> None:
         """End it in its own way, or kill it where that takes too long."""
@@ -244,24 +245,25 @@ def _await(process: subprocess.Popen[bytes], service: Service, port: int, log: P
     raise ServiceError(f"the server did not answer on port {port}; the end of its log:\n{text}")
 
 
+def _children(pid: int) -> list[int]:
+    """The processes that *pid* has started."""
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+    return []
+
+
+def _runs(pid: int) -> bool:
+    """Whether *pid* is alive: dead ones may wait for somebody to notice."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] not in {"Z", "X"}
+    return False
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _program(name: str, package: str) -> str:
-    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-    if path is None:
-        raise ServiceMissingError(f"{name} is not installed: apt-get install {package}")
-    return path
-
-
-def _run(command: Sequence[str]) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if result.returncode:
-        raise ServiceError(f"{command[0]} failed:\n{(result.stdout + result.stderr)[-2000:]}")
 
 
 def _kept(name: str) -> Path:

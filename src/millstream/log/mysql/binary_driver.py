@@ -9,7 +9,7 @@ from typing import Any
 import mariadb
 from mariadb.constants import CLIENT
 
-from millstream.log.mysql.driver import ANSWER_SECONDS, CONNECT_SECONDS, ServerError, Value
+from millstream.log.database.driver import ANSWER_SECONDS, CONNECT_SECONDS, ServerError, Value
 from millstream.log.mysql.place import Place
 
 

@@ -1,101 +1,27 @@
-"""Where a database is and who asks: the ``mysql://`` URL, and how it is shown without its password."""
+"""Where a database of MariaDB or MySQL is and who asks: the ``mysql://`` URL."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Literal
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
-import msgspec
+from millstream.log.database.place import DatabasePlace, masked, parse_database
 
-from millstream.log.errors import LogInputError
-
-HIDDEN = "***"
-"""What stands in place of a password wherever people may read it."""
-
-_FORM = "mysql://user:password@host:port/database"
-_OPTIONS = ("driver", "password_file", "tls_ca")
-_DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,64}")
-_MOST_PASSWORD_BYTES = 4096
+__all__ = ["Place", "masked", "parse_place"]
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A database of a server, and the account that uses it. Shows itself without the password.
+class Place(DatabasePlace, frozen=True):
+    """``driver`` is ``text`` (PyMySQL) or ``binary`` (mariadb); without it the first is taken."""
 
-    ``password_file`` holds the password where the URL does not; ``tls_ca`` is a file of certificates that the server's
-    must be signed by, and makes the connection encrypted; ``driver`` is ``text`` (PyMySQL) or ``binary`` (mariadb);
-    without it the first is taken.
-    """
+    scheme: ClassVar[str] = "mysql"
+    port_by_default: ClassVar[int] = 3306
+    options: ClassVar[Sequence[str]] = ("driver", "password_file", "tls_ca")
 
-    host: str
-    port: int
-    user: str
-    password: str
-    database: str
-    password_file: str = ""
-    tls_ca: str = ""
     driver: Literal["", "text", "binary"] = ""
 
-    @property
-    def url(self) -> str:
-        """The URL that people may see; it opens the same database again, unless the password stood in it."""
-        secret = f":{HIDDEN}" if self.password and not self.password_file else ""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        options = "&".join(f"{name}={quote(value, safe='/')}" for name in _OPTIONS if (value := getattr(self, name)))
-        account = quote(self.user, safe="") + secret
-        return f"mysql://{account}@{host}:{self.port}/{self.database}{'?' * bool(options)}{options}"
-
-    def __repr__(self) -> str:
-        return f"<Place {self.url}>"
-
-    __str__ = __repr__
+    __repr__ = __str__ = DatabasePlace.__repr__
 
 
 def parse_place(url: str) -> Place:
     """The place of *url*. Raises :class:`LogInputError`, which never shows the password."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or 3306
-        options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
-    except ValueError as error:
-        raise _refusal(url, "write special characters of user and password as %XX") from error
-    database = parts.path.removeprefix("/")
-    if parts.scheme != "mysql" or not parts.hostname or not parts.username or parts.fragment:
-        raise _refusal(url, "write special characters of user and password as %XX")
-    if not _DATABASE.fullmatch(database):
-        raise _refusal(url, "name a database of 1 to 64 letters, digits, '_', '$' and '-'")
-    if set(options) - set(_OPTIONS) or options.get("driver", "text") not in {"text", "binary"}:
-        raise _refusal(url, f"its options are {', '.join(_OPTIONS)}, and drivers are text and binary")
-    fields = {"host": parts.hostname, "port": port, "user": unquote(parts.username), "database": database, **options}
-    return msgspec.convert({**fields, "password": _password(url, parts, options.get("password_file"))}, Place)
-
-
-def masked(url: str) -> str:
-    """*url* with its password hidden, whatever form it has; other URLs as they are."""
-    account, at, rest = url.rpartition("@")
-    scheme, separator, account = account.partition("://")
-    user, colon, _ = account.partition(":")
-    return f"{scheme}{separator}{user}:{HIDDEN}@{rest}" if at and separator and colon else url
-
-
-def _password(url: str, parts: SplitResult, file: str | None) -> str:
-    password = unquote(parts.password or "")
-    if password == HIDDEN:
-        raise LogInputError(
-            f"{masked(url)} is a URL as it is shown, with the password left out: put it in again, or keep it in a file "
-            "and name that with ?password_file=/path"
-        )
-    if file is None:
-        return password
-    if password:
-        raise _refusal(url, "give the password or a password_file, not both")
-    try:
-        with Path(file).open("rb") as opened:
-            return opened.read(_MOST_PASSWORD_BYTES).decode("utf-8").rstrip("\r\n")
-    except (OSError, ValueError) as error:
-        raise LogInputError(f"the password file {file} of {masked(url)} cannot be read: {error}") from error
-
-
-def _refusal(url: str, advice: str) -> LogInputError:
-    return LogInputError(f"{masked(url)[:200]!r} is no log store; use {_FORM}: {advice}")
+    return parse_database(url, Place)

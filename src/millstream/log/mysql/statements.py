@@ -1,98 +1,83 @@
-"""Every statement of the MariaDB and MySQL backend, named. ``?`` is a value, ``{}`` the table of a log's blocks."""
+"""Every statement of the MariaDB and MySQL backend that is particular to these servers, named."""
 
 from __future__ import annotations
 
-VERSION = 1
+from millstream.log.database.statements import Statements
 
-SESSION = """
-    SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, innodb_lock_wait_timeout = 10
-    /*M!100300 , idle_transaction_timeout = 10 */
-"""
-"""A writer that is stopped inside a transaction holds the log's row; MariaDB ends its connection after ten seconds."""
 
-SESSION_READ_ONLY = "SET SESSION TRANSACTION READ ONLY"
-PACKET_BYTES = "SELECT @@max_allowed_packet"
+class MysqlStatements(Statements):
+    """``?`` is a value, ``{}`` the table of a log's blocks."""
 
-CREATE_DATABASE = "CREATE DATABASE IF NOT EXISTS `{}` CHARACTER SET utf8mb4"
-FORMAT = "SELECT max(version) FROM millstream_format"
-SET_FORMAT = "INSERT INTO millstream_format VALUES (?)"
-SCHEMA = (
+    SESSION = """
+        SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, innodb_lock_wait_timeout = 10
+        /*M!100300 , idle_transaction_timeout = 10 */
     """
-    CREATE TABLE IF NOT EXISTS millstream_logs (
-        name VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
-        blocks VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the table of its blocks',
-        last_id BIGINT NOT NULL DEFAULT 0, received_at BIGINT NOT NULL DEFAULT 0,
-        epoch BIGINT NOT NULL DEFAULT 0, holder VARBINARY(2000) NOT NULL DEFAULT '',
-        lease_until BIGINT NOT NULL DEFAULT 0
-    ) ENGINE = InnoDB
-    """,
+    """A writer that is stopped in a transaction holds the log's row; MariaDB ends its connection after ten seconds."""
+
+    SESSION_READ_ONLY = "SET SESSION TRANSACTION READ ONLY"
+    PACKET_BYTES = "SELECT @@max_allowed_packet"
+
+    CREATE_DATABASE = "CREATE DATABASE IF NOT EXISTS `{}` CHARACTER SET utf8mb4"
+    SCHEMA = (
+        """
+        CREATE TABLE IF NOT EXISTS millstream_logs (
+            name VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
+            blocks VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'the table of its blocks',
+            last_id BIGINT NOT NULL DEFAULT 0, received_at BIGINT NOT NULL DEFAULT 0,
+            epoch BIGINT NOT NULL DEFAULT 0, holder VARBINARY(2000) NOT NULL DEFAULT '',
+            lease_until BIGINT NOT NULL DEFAULT 0
+        ) ENGINE = InnoDB
+        """,
+        """
+        CREATE TABLE IF NOT EXISTS millstream_states (
+            log VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, name VARBINARY(1100) NOT NULL,
+            version BIGINT NOT NULL, value LONGBLOB NOT NULL, PRIMARY KEY (log, name)
+        ) ENGINE = InnoDB
+        """,
+        "CREATE TABLE IF NOT EXISTS millstream_format (version INT PRIMARY KEY) ENGINE = InnoDB",
+    )
+
+    CREATE_BLOCKS = """
+        CREATE TABLE IF NOT EXISTS {} (
+            first_id BIGINT NOT NULL, part INT NOT NULL, last_id BIGINT NOT NULL, epoch BIGINT NOT NULL,
+            bytes BIGINT NOT NULL, min_event_time BIGINT NOT NULL, max_event_time BIGINT NOT NULL,
+            min_received_at BIGINT NOT NULL, max_received_at BIGINT NOT NULL, data LONGBLOB NOT NULL,
+            PRIMARY KEY (first_id, part)
+        ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
     """
-    CREATE TABLE IF NOT EXISTS millstream_states (
-        log VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, name VARBINARY(1100) NOT NULL,
-        version BIGINT NOT NULL, value LONGBLOB NOT NULL, PRIMARY KEY (log, name)
-    ) ENGINE = InnoDB
-    """,
-    "CREATE TABLE IF NOT EXISTS millstream_format (version INT PRIMARY KEY) ENGINE = InnoDB",
-)
+    """A block larger than a packet of the server lies in several rows, its parts 0, 1, 2 …"""
 
-CREATE_BLOCKS = """
-    CREATE TABLE IF NOT EXISTS {} (
-        first_id BIGINT NOT NULL, part INT NOT NULL, last_id BIGINT NOT NULL, epoch BIGINT NOT NULL,
-        bytes BIGINT NOT NULL, min_event_time BIGINT NOT NULL, max_event_time BIGINT NOT NULL,
-        min_received_at BIGINT NOT NULL, max_received_at BIGINT NOT NULL, data LONGBLOB NOT NULL,
-        PRIMARY KEY (first_id, part)
-    ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
-"""
-"""A block larger than a packet of the server lies in several rows, its parts 0, 1, 2 …"""
+    LEASE_TIME = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+    INSERT_BLOCKS = "INSERT INTO {} VALUES "
+    BLOCK_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    BLOCK_EPOCH = "SELECT epoch FROM {} WHERE first_id = ? AND part = 0"
 
-LEASE_TIME = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
-LOG_NAMES = "SELECT name FROM millstream_logs ORDER BY name"
-LOG_BLOCKS = "SELECT blocks FROM millstream_logs WHERE name = ?"
-INSERT_LOG = "INSERT INTO millstream_logs (name, blocks, last_id) VALUES (?, ?, ?)"
-
-HEAD = """
-    SELECT last_id, received_at, epoch, holder, lease_until,
-           (SELECT value FROM millstream_states s WHERE s.log = l.name AND s.name = ?)
-    FROM millstream_logs l WHERE l.name = ?
-"""
-TAKE_LEASE = "UPDATE millstream_logs SET epoch = epoch + 1, holder = ?, lease_until = ? WHERE name = ? AND epoch = ?"
-RENEW_LEASE = "UPDATE millstream_logs SET lease_until = ? WHERE name = ? AND epoch = ? AND holder <> ''"
-RELEASE_LEASE = "UPDATE millstream_logs SET holder = '', lease_until = 0 WHERE name = ? AND epoch = ?"
-
-BEGIN, COMMIT, ROLLBACK = "START TRANSACTION", "COMMIT", "ROLLBACK"
-MOVE_POINTER = "UPDATE millstream_logs SET last_id = ?, received_at = ? WHERE name = ? AND epoch = ? AND last_id = ?"
-INSERT_BLOCKS = "INSERT INTO {} VALUES "
-BLOCK_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-BLOCK_EPOCH = "SELECT epoch FROM {} WHERE first_id = ? AND part = 0"
-
-_HOLDING = """
-    FROM {0}
-    WHERE part = 0 AND first_id >= coalesce((SELECT max(first_id) FROM {0} WHERE first_id <= ?), ?) AND last_id >= ?
-"""
-BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _HOLDING + " AND first_id <= ? ORDER BY first_id LIMIT ?"
-READ_BLOCKS = "SELECT first_id, last_id, data FROM {} WHERE first_id BETWEEN ? AND ? ORDER BY first_id, part"
-FIRST_BLOCK_SINCE = "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ? ORDER BY first_id LIMIT 1"
-STATISTICS = (
+    _HOLDING = """
+        FROM {0}
+        WHERE part = 0 AND first_id >= coalesce((SELECT max(first_id) FROM {0} WHERE first_id <= ?), ?) AND last_id >= ?
     """
-    SELECT min(first_id), max(last_id), sum(last_id - first_id + 1), count(*), sum(bytes),
-           min(min_event_time), max(max_event_time), min(min_received_at), max(max_received_at)
+    BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _HOLDING + " AND first_id <= ? ORDER BY first_id LIMIT ?"
+    READ_BLOCKS = "SELECT first_id, last_id, data FROM {} WHERE first_id BETWEEN ? AND ? ORDER BY first_id, part"
+    FIRST_BLOCK_SINCE = (
+        "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ? ORDER BY first_id LIMIT 1"
+    )
+    STATISTICS = (
+        """
+        SELECT min(first_id), max(last_id), sum(last_id - first_id + 1), count(*), sum(bytes),
+               min(min_event_time), max(max_event_time), min(min_received_at), max(max_received_at)
+        """
+        + _HOLDING
+    )
+    OLD_BLOCKS = "SELECT first_id, bytes FROM {} WHERE part = 0 AND last_id < ? ORDER BY first_id LIMIT ?"
+
+    SET_STATE = """
+        INSERT INTO millstream_states VALUES (?, ?, 1, ?)
+        ON DUPLICATE KEY UPDATE version = version + 1, value = VALUES(value)
     """
-    + _HOLDING
-)
+    STATES = "SELECT name, version, value FROM millstream_states WHERE log = ? AND LEFT(name, ?) = ? ORDER BY name"
 
-OLD_BLOCKS = "SELECT first_id, bytes FROM {} WHERE part = 0 AND last_id < ? ORDER BY first_id LIMIT ?"
-DELETE_BLOCKS = "DELETE FROM {} WHERE first_id <= ?"
-"""Blocks do not overlap, so all up to a block that ends below an id do."""
+    SERVER_SETTINGS = "SHOW GLOBAL VARIABLES"
 
-GET_STATE = "SELECT version, value FROM millstream_states WHERE log = ? AND name = ?"
-SET_STATE = """
-    INSERT INTO millstream_states VALUES (?, ?, 1, ?)
-    ON DUPLICATE KEY UPDATE version = version + 1, value = VALUES(value)
-"""
-INSERT_STATE = "INSERT INTO millstream_states VALUES (?, ?, 1, ?)"
-UPDATE_STATE = (
-    "UPDATE millstream_states SET version = version + 1, value = ? WHERE log = ? AND name = ? AND version = ?"
-)
-STATES = "SELECT name, version, value FROM millstream_states WHERE log = ? AND LEFT(name, ?) = ? ORDER BY name"
 
-SERVER_SETTINGS = "SHOW GLOBAL VARIABLES"
+sql = MysqlStatements
+"""Short, for where they are used."""

@@ -10,7 +10,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT, CR
 
-from millstream.log.mysql.driver import ANSWER_SECONDS, CONNECT_SECONDS, ServerError, Value
+from millstream.log.database.driver import ANSWER_SECONDS, CONNECT_SECONDS, ServerError, Value
 from millstream.log.mysql.place import Place
 
 

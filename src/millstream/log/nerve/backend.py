@@ -9,14 +9,15 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock
+from millstream.log.database.driver import Connection, Driver, ServerError, Value
+from millstream.log.database.pool import PATIENCE, Lent
 from millstream.log.errors import DamagedLogError, LogInputError, WriterBusyError
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
-from millstream.log.mysql.driver import Connection, Driver, ServerError, Value
 from millstream.log.mysql.failures import DUPLICATE
-from millstream.log.mysql.pool import PATIENCE, Lent
+from millstream.log.mysql.place import Place
 from millstream.log.mysql.server import read_durability
-from millstream.log.mysql.statements import LEASE_TIME
+from millstream.log.mysql.statements import sql as mysql
 from millstream.log.nerve import statements as sql
 from millstream.log.nerve.database import Database
 from millstream.log.nerve.place import NervePlace
@@ -58,7 +59,7 @@ class NerveBackend:
         create: bool = True,
         read_only: bool = False,
         patience: float = PATIENCE,
-        driver: Driver | None = None,
+        driver: Driver[Place] | None = None,
     ) -> None:
         self._place = place
         self._clock = clock
@@ -102,7 +103,7 @@ class NerveBackend:
         return Head(int(pointer or 0), 0, *lease, marks.first_id, marks.hot_id)
 
     def lease_time(self) -> int:
-        ((now,),) = self._database.rows(LEASE_TIME)
+        ((now,),) = self._database.rows(mysql.LEASE_TIME)
         return int(now)
 
     def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
@@ -280,7 +281,7 @@ def _added(connection: Connection, statement: str, *values: Value) -> bool:
     try:
         return connection.execute(statement, *values) == 1
     except ServerError as error:
-        if error.number == DUPLICATE:
+        if error.code == DUPLICATE:
             return False
         raise
 

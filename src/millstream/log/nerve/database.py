@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from millstream.core.clock import Clock
+from millstream.log.database.driver import Driver, Value
+from millstream.log.database.pool import Lent, Pool
+from millstream.log.database.statements import Statements
 from millstream.log.errors import LogError, LogInputError, LogNotFoundError
-from millstream.log.mysql.driver import Driver, Value, choose_driver
-from millstream.log.mysql.pool import Lent, Pool
-from millstream.log.mysql.statements import BEGIN, COMMIT, ROLLBACK
+from millstream.log.mysql.backend import MysqlDialect
+from millstream.log.mysql.driver import choose_driver
+from millstream.log.mysql.place import Place
 from millstream.log.nerve import statements as sql
 from millstream.log.nerve.place import NervePlace
 from millstream.log.nerve.tables import Found, Tables, choose_tables, find_queues, new_tables
@@ -22,11 +25,18 @@ class Database:
     """The connections to *place*. The side tables, which the original does not know, are made by who may write."""
 
     def __init__(
-        self, place: NervePlace, clock: Clock, *, create: bool, read_only: bool, patience: float, driver: Driver | None
+        self,
+        place: NervePlace,
+        clock: Clock,
+        *,
+        create: bool,
+        read_only: bool,
+        patience: float,
+        driver: Driver[Place] | None,
     ) -> None:
         self.place = place
         chosen = driver or choose_driver(place.database)
-        self.pool = Pool(place.database, clock, chosen, read_only=read_only, patience=patience)
+        self.pool = Pool(place.database, clock, MysqlDialect(), chosen, read_only=read_only, patience=patience)
         self._read_only = read_only
         self._tables: dict[str, Tables] = {}
         try:
@@ -96,13 +106,13 @@ class Database:
 
 
 def _in_transaction(lent: Lent, work: Callable[[], Result]) -> Result:
-    lent.connection.execute(BEGIN)
+    lent.connection.execute(Statements.BEGIN)
     try:
         result = work()
     except LogError:
-        lent.connection.execute(ROLLBACK)
+        lent.connection.execute(Statements.ROLLBACK)
         raise
-    lent.connection.execute(COMMIT)
+    lent.connection.execute(Statements.COMMIT)
     return result
 
 

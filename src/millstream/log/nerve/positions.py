@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.log.backend import State
+from millstream.log.database.pool import Lent
 from millstream.log.errors import LogInputError
-from millstream.log.mysql.pool import Lent
 from millstream.log.nerve import statements as sql
 from millstream.log.nerve.database import Database
 from millstream.log.nerve.tables import Tables

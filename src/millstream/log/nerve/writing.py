@@ -14,10 +14,10 @@ import msgspec
 from millstream.log.backend import Commit, producer_key
 from millstream.log.block import Block
 from millstream.log.columns import lengths_of
+from millstream.log.database.driver import Connection, ServerError
+from millstream.log.database.pool import Lent
 from millstream.log.errors import FencedError, LogInputError, MessageTooLargeError
-from millstream.log.mysql.driver import Connection, ServerError
 from millstream.log.mysql.failures import DUPLICATE
-from millstream.log.mysql.pool import Lent
 from millstream.log.nerve import statements as sql
 from millstream.log.nerve.database import Database
 from millstream.log.nerve.tables import Tables
@@ -122,11 +122,11 @@ class RowWriter:
         if share.ids.start <= leftover:
             lent.connection.execute(sql.DELETE_ROWS.format(table), share.ids.start, min(share.ids[-1], leftover))
         try:
-            for ids, bodies in _packets(share, lent.packet_bytes):
+            for ids, bodies in _packets(share, lent.statement_bytes):
                 rows = ", ".join([f"({number}, ?)" for number in ids])
                 lent.connection.execute(sql.INSERT_ROWS.format(table) + rows, *bodies)
         except ServerError as error:
-            if error.number != DUPLICATE:
+            if error.code != DUPLICATE:
                 raise
             raise _foreign(self._tables.queue, share.ids.start) from error
 

@@ -6,15 +6,14 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
+from millstream.log.database.dialect import Dialect
+from millstream.log.database.driver import Connection, Driver, ServerError
+from millstream.log.database.place import PlaceT
 from millstream.log.errors import StorageError
-from millstream.log.mysql import statements as sql
-from millstream.log.mysql.driver import Connection, Driver, ServerError
-from millstream.log.mysql.failures import LOST, UNKNOWN_DATABASE, explained, is_worth_another_try
-from millstream.log.mysql.place import Place
 
 Result = TypeVar("Result")
 
@@ -26,18 +25,29 @@ _log = logging.getLogger(__name__)
 
 
 class Lent:
-    """A connection, and how many bytes a packet to its server may have."""
+    """A connection, and how many bytes a statement on it may have."""
 
-    def __init__(self, connection: Connection, packet_bytes: int) -> None:
+    def __init__(self, connection: Connection, statement_bytes: int) -> None:
         self.connection = connection
-        self.packet_bytes = packet_bytes
+        self.statement_bytes = statement_bytes
 
 
-class Pool:
+class Pool(Generic[PlaceT]):
     """As many connections to *place* as threads use at once. Thread-safe."""
 
-    def __init__(self, place: Place, clock: Clock, driver: Driver, *, read_only: bool, patience: float) -> None:
+    def __init__(
+        self,
+        place: PlaceT,
+        clock: Clock,
+        dialect: Dialect,
+        driver: Driver[PlaceT],
+        *,
+        read_only: bool = False,
+        patience: float = PATIENCE,
+    ) -> None:
         self.place = place
+        self._dialect = dialect
+        self._failures = dialect.failures
         self._clock = clock
         self._read_only = read_only
         self._patience = patience
@@ -52,8 +62,8 @@ class Pool:
         try:
             self._give_back(self._open())
         except ServerError as error:
-            if error.number != UNKNOWN_DATABASE:
-                raise explained(self.place.url, error) from error
+            if error.code != self._failures.unknown_database:
+                raise self._failures.explained(self.place.url, error) from error
             self._make_database()
 
     def once(self, work: Callable[[Lent], Result]) -> Result:
@@ -61,7 +71,7 @@ class Pool:
         try:
             return self._attempt(work)
         except ServerError as error:
-            raise explained(self.place.url, error) from error
+            raise self._failures.explained(self.place.url, error) from error
 
     def call(self, work: Callable[[Lent], Result]) -> Result:
         """What *work* returns; see :meth:`counted`."""
@@ -77,9 +87,9 @@ class Pool:
             try:
                 return self._attempt(work), tries
             except ServerError as error:
-                if not is_worth_another_try(error) or self._clock.monotonic() > deadline:
-                    raise explained(self.place.url, error) from error
-                if error.number in LOST:
+                if not self._failures.is_worth_another_try(error) or self._clock.monotonic() > deadline:
+                    raise self._failures.explained(self.place.url, error) from error
+                if self._failures.is_lost(error):
                     self._note_absence(error)
             self._clock.sleep(pause)
         raise AssertionError("there are more pauses than patience")
@@ -98,7 +108,7 @@ class Pool:
             result = work(lent)
         except ServerError as error:
             lent.connection.close()
-            if error.number in LOST:
+            if self._failures.is_lost(error):
                 self._drop_idle()  # a server that was restarted has closed them all
             raise
         except BaseException:
@@ -133,20 +143,17 @@ class Pool:
         connection = self._connect(self.place)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
-            connection.execute(sql.SESSION)
-            if self._read_only:
-                connection.execute(sql.SESSION_READ_ONLY)
-            ((packet_bytes,),) = connection.rows(sql.PACKET_BYTES)
+            statement_bytes = self._dialect.begin_session(connection, read_only=self._read_only)
             undo.pop_all()
-        return Lent(connection, int(packet_bytes))
+        return Lent(connection, statement_bytes)
 
     def _make_database(self) -> None:
         try:
             connection = self._connect(self.place, database=False)
             with contextlib.closing(connection):
-                connection.execute(sql.CREATE_DATABASE.format(self.place.database))
+                self._dialect.make_database(connection, self.place.database)
         except ServerError as error:
-            raise explained(self.place.url, error) from error
+            raise self._failures.explained(self.place.url, error) from error
 
     def _note_absence(self, error: ServerError) -> None:
         if not self._away:

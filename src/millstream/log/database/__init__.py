@@ -1,0 +1,1 @@
+"""What logs in the tables of a database server have in common, whichever server it is."""

@@ -1,0 +1,78 @@
+"""The statements of a log store in a database: those that all servers understand, and the names of the others.
+
+``?`` is a value, ``{}`` the table of a log's blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+VERSION = 1
+"""The format of the tables."""
+
+
+class Statements:
+    """What the backend says to a server. A kind of server adds those that have no text here."""
+
+    SCHEMA: ClassVar[Sequence[str]]
+    """Makes the tables ``millstream_logs``, ``millstream_states`` and ``millstream_format`` where they are absent."""
+
+    CREATE_BLOCKS: ClassVar[str]
+    """Makes the table of a log's blocks where it is absent."""
+
+    LEASE_TIME: ClassVar[str]
+    """The server's clock, in microseconds since the epoch."""
+
+    FORMAT = "SELECT max(version) FROM millstream_format"
+    SET_FORMAT = "INSERT INTO millstream_format VALUES (?)"
+
+    LOG_NAMES = "SELECT name FROM millstream_logs ORDER BY name"
+    LOG_BLOCKS = "SELECT blocks FROM millstream_logs WHERE name = ?"
+    INSERT_LOG = "INSERT INTO millstream_logs (name, blocks, last_id) VALUES (?, ?, ?)"
+
+    HEAD = """
+        SELECT last_id, received_at, epoch, holder, lease_until,
+               (SELECT value FROM millstream_states s WHERE s.log = l.name AND s.name = ?)
+        FROM millstream_logs l WHERE l.name = ?
+    """
+    TAKE_LEASE = (
+        "UPDATE millstream_logs SET epoch = epoch + 1, holder = ?, lease_until = ? WHERE name = ? AND epoch = ?"
+    )
+    RENEW_LEASE = "UPDATE millstream_logs SET lease_until = ? WHERE name = ? AND epoch = ? AND holder <> ''"
+    RELEASE_LEASE = "UPDATE millstream_logs SET holder = '', lease_until = 0 WHERE name = ? AND epoch = ?"
+
+    BEGIN, COMMIT, ROLLBACK = "START TRANSACTION", "COMMIT", "ROLLBACK"
+    MOVE_POINTER = (
+        "UPDATE millstream_logs SET last_id = ?, received_at = ? WHERE name = ? AND epoch = ? AND last_id = ?"
+    )
+
+    BLOCK_EPOCH: ClassVar[str]
+    """The epoch of the block that begins at an id."""
+
+    BLOCK_RANGES: ClassVar[str]
+    """First id, last id and bytes of the blocks from an id (given three times) to another, so many at most."""
+
+    READ_BLOCKS: ClassVar[str]
+    """First id, last id and data of the blocks whose first ids lie between two."""
+
+    FIRST_BLOCK_SINCE: ClassVar[str]
+    """The same of the first block from an id (given three times) with a message that was received then or later."""
+
+    STATISTICS: ClassVar[str]
+    """What the blocks from an id (given three times) add up to, in the order of
+    :class:`~millstream.log.backend.Statistics`."""
+
+    OLD_BLOCKS: ClassVar[str]
+    """First id and bytes of the blocks that end below an id, the oldest first, so many at most."""
+
+    DELETE_BLOCKS = "DELETE FROM {} WHERE first_id <= ?"
+    """Blocks do not overlap, so all up to a block that ends below an id do."""
+
+    GET_STATE = "SELECT version, value FROM millstream_states WHERE log = ? AND name = ?"
+    INSERT_STATE = "INSERT INTO millstream_states VALUES (?, ?, 1, ?)"
+    UPDATE_STATE = (
+        "UPDATE millstream_states SET version = version + 1, value = ? WHERE log = ? AND name = ? AND version = ?"
+    )
+    STATES: ClassVar[str]
+    """Name, version and value of the states of a log whose names begin with so many bytes, these, in order."""

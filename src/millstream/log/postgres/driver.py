@@ -1,0 +1,131 @@
+"""PostgreSQL through psycopg 3: values go to the server and come back as they are, in the binary protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from millstream.log.database.driver import ANSWER_SECONDS, CONNECT_SECONDS, Driver, ServerError, Value
+from millstream.log.errors import StorageError
+from millstream.log.postgres.failures import CONNECTION_LOST, UNKNOWN_DATABASE
+from millstream.log.postgres.place import Place
+
+if TYPE_CHECKING:
+    import psycopg
+
+_MAINTENANCE = "postgres"  # the database that every server has
+
+
+class PostgresConnection:
+    """A connection of psycopg that commits by itself. Statements with values are prepared once they are used often."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, *values: Value) -> int:
+        with coded():
+            return max(self._done(statement, values).rowcount, 0)
+
+    def rows(self, statement: str, *values: Value) -> Sequence[tuple[Any, ...]]:
+        with coded():
+            return self._done(statement, values).fetchall()
+
+    def close(self) -> None:
+        with coded():
+            self._connection.close()
+
+    def _done(self, statement: str, values: Sequence[Value]) -> psycopg.Cursor[tuple[Any, ...]]:
+        if values:
+            return self._connection.execute(_placed(statement), values, binary=True)
+        return self._connection.execute(statement.encode(), prepare=False)  # there may be several in it
+
+
+def choose_driver(place: Place) -> Driver[Place]:
+    """The driver for *place*. Raises :class:`StorageError` where it is not installed."""
+    if importlib.util.find_spec("psycopg") is None:
+        raise StorageError(f"no driver for {place.url} is installed: pip install 'millstream[postgresql]'")
+    return connect
+
+
+def connect(place: Place, *, database: bool = True) -> PostgresConnection:
+    """Connect to *place*. Raises :class:`ServerError`."""
+    from psycopg.types.numeric import Int8BinaryDumper
+
+    with coded():
+        connection = _patient().connect(
+            host=place.host,
+            port=place.port,
+            user=place.user,
+            password=place.password or None,
+            dbname=place.database if database else _MAINTENANCE,
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
+            client_encoding="utf8",
+            application_name="millstream",
+            keepalives_idle=CONNECT_SECONDS,
+            keepalives_interval=CONNECT_SECONDS,
+            keepalives_count=3,
+            tcp_user_timeout=1000 * ANSWER_SECONDS,
+            **_tls(place),
+        )
+        connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type, so one prepared statement
+    return PostgresConnection(connection)
+
+
+@contextlib.contextmanager
+def coded() -> Iterator[None]:
+    """Failures of psycopg as :class:`ServerError`."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        raise ServerError(_code(error, lost), " ".join(str(error).split())) from error
+    except OSError as error:
+        raise ServerError(CONNECTION_LOST, str(error)) from error
+
+
+def _code(error: psycopg.Error, lost: bool) -> str:
+    """The error's code. While connecting psycopg has none, only the server's words, of which some are known."""
+    if error.sqlstate:
+        return error.sqlstate
+    known = (code for words, code in _WORDS if words.search(str(error)))
+    return next(known, CONNECTION_LOST if lost else "")
+
+
+_WORDS = (
+    (re.compile(r'database ".*" does not exist'), UNKNOWN_DATABASE),
+    (re.compile(r'role ".*" |password|pg_hba\.conf|permission denied|certificate|does not support SSL'), "28000"),
+)
+
+
+def _tls(place: Place) -> dict[str, Any]:
+    wanted = {"sslrootcert": place.tls_ca, "sslcert": place.tls_cert, "sslkey": place.tls_key}
+    given = {name: file for name, file in wanted.items() if file}
+    return {"sslmode": "verify-full" if place.tls_ca else "require", **given} if given else {}
+
+
+@functools.lru_cache(maxsize=512)
+def _placed(statement: str) -> bytes:
+    """*statement* with psycopg's sign for a binary value in place of each ``?``."""
+    return statement.replace("%", "%%").replace("?", "%b").encode()
+
+
+@functools.cache
+def _patient() -> type[psycopg.Connection[tuple[Any, ...]]]:
+    """A connection that counts as lost when the server does not answer in time."""
+    import psycopg
+
+    class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = ANSWER_SECONDS + 10) -> Any:
+            return super().wait(gen, interval, timeout)
+
+        def __del__(self, *_: object) -> None:
+            self.close()  # a store that was dropped is no leak that anybody need hear of
+
+    return PatientConnection

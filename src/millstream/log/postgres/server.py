@@ -1,0 +1,54 @@
+"""How a server is set up: whether a confirmed message survives a power loss, and what differs from what we ship."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from millstream.log.database.driver import Connection, ServerError
+from millstream.log.database.server import Configuration, Setting
+from millstream.log.postgres.driver import choose_driver
+from millstream.log.postgres.failures import FAILURES
+from millstream.log.postgres.place import Place
+from millstream.log.postgres.statements import sql
+
+CONFIGURATION = Path(__file__).with_name("durable-server.conf")
+"""Settings for a server that keeps logs: durable first, then fast. Tests and benchmarks run on them."""
+
+SHIPPED = Configuration(
+    CONFIGURATION,
+    sizes=frozenset(["shared_buffers", "max_wal_size", "wal_buffers"]),
+    speed=frozenset(["wal_compression"]),
+    outside={"data_checksums": ("on", "pg_checksums --enable, while the server is stopped")},
+)
+
+
+def read_durability(connection: Connection) -> str:
+    """``fsync``, ``os`` or ``memory``: what a commit on this connection survives (a power loss, a crash of the server,
+    neither). Raises :class:`ServerError`.
+    """
+    return durability(_settings(connection))
+
+
+def durability(settings: Mapping[str, str]) -> str:
+    """The durability that *settings* of a session give."""
+    if settings.get("synchronous_commit") == "off":
+        return "memory"
+    return "fsync" if settings.get("fsync") == settings.get("full_page_writes") == "on" else "os"
+
+
+def compare_server(place: Place) -> tuple[str, list[Setting]]:
+    """The version of the server at *place*, and its settings beside the shipped ones. Raises :class:`LogError`."""
+    try:
+        connection = choose_driver(place)(place, database=False)
+        try:
+            found = _settings(connection)
+        finally:
+            connection.close()
+    except ServerError as error:
+        raise FAILURES.explained(place.url, error) from error
+    return found.get("server_version", "unknown"), list(SHIPPED.compared(found))
+
+
+def _settings(connection: Connection) -> dict[str, str]:
+    return {str(name): str(value) for name, value in connection.rows(sql.SERVER_SETTINGS)}
