@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -151,12 +152,16 @@ class Node:
         *ticks* appends ticks to *log*: see :class:`BatchService`.
         """
         source, sink = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(output))
-        folder = self.folder / "batching"
-        folder.mkdir(exist_ok=True)
-        state = folder / f"{output}.state"
+        state = self.batching_state(output)
         service = BatchService(source, sink, self.rules, state, ticks=ticks, clock=self.clock, metrics=metrics)
         self._resources.callback(service.close)
         return service
+
+    def batching_state(self, output: str) -> Path:
+        """The file in which whoever batches into the log *output* keeps how far it has come."""
+        folder = self.folder / "batching"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{output}.state"
 
     # Anchoring
 

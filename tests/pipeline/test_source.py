@@ -16,7 +16,9 @@ from millstream.core.message import MESSAGE_SCHEMA, Message, from_arrow, to_arro
 from millstream.log import LogSpec, TrimmedError, open_store
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.failures import explained
-from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, LogRequest, balance, read_log
+from millstream.pipeline.request import LogRequest
+from millstream.pipeline.runs import balance
+from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, read_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -66,6 +66,11 @@ class ColumnBatcher:
         """The latest bound of a step; None before the first."""
         return self._engine.clock
 
+    @property
+    def due(self) -> int | None:
+        """A clock at which something will be closed even if nothing is received; None where nothing is open."""
+        return self._engine.due
+
     def step(self, events: pa.Table, bound: int) -> Closed:
         """Take *events* (``EVENT_SCHEMA``, any order) and let time pass up to *bound*, a receive time.
 
@@ -93,6 +98,13 @@ class _Columns:
         if snapshot is not None:
             kept, self.clock, self._flushed, self._rows = decode_columns(snapshot)
             _check_rules(kept, rules)
+
+    @property
+    def due(self) -> int | None:
+        if not len(self._rows):
+            return None
+        first: int = pc.min(self._rows["event_time"]).as_py()
+        return first + self._config.window + 1 + self._config.max_delay
 
     def step(self, events: pa.Table, bound: int) -> Closed:
         if self._flushed:
@@ -153,6 +165,10 @@ class _Records:
     @property
     def clock(self) -> int | None:
         return self._batcher.clock
+
+    @property
+    def due(self) -> int | None:
+        return self._batcher.due
 
     def step(self, events: pa.Table, bound: int) -> Closed:
         columns = (events[name].to_pylist() for name in Event.__struct_fields__)

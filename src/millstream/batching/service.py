@@ -13,30 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from millstream.batching.batcher import Batcher
+from millstream.batching.batchlog import output_message
 from millstream.batching.config import BatchConfig
-from millstream.batching.errors import ServiceError, SnapshotError
+from millstream.batching.errors import ServiceError
 from millstream.batching.event import EventBatch, Outcome, Reject
-from millstream.batching.lines import write_line
 from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.batching.rulebook import Rulebook
+from millstream.batching.servicestate import ServiceState, read_state, write_state
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
-from millstream.core.durable import write_durably
 from millstream.core.message import Message
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.log import Log
 
 _PAUSE = 0.05  # seconds between two looks at a log at rest
-
-
-class _State(msgspec.Struct, frozen=True):
-    log: str
-    output: str
-    position: int
-    snapshot: bytes
 
 
 class BatchService:
@@ -68,7 +59,7 @@ class BatchService:
         self._source, self._output, self._path, self._ticks = source, output, state, ticks
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoMetrics()
-        kept = _read_state(state, source.name, output.name)
+        kept = read_state(state, source.name, output.name)
         self._batcher = Batcher.restore(kept.snapshot, rules) if kept else Batcher.of(rules)
         self._position = self._saved = kept.position if kept else source.first_id - 1
         self._torn = False
@@ -122,8 +113,8 @@ class BatchService:
 
     def save(self) -> None:
         """Write the state file, durably."""
-        state = _State(self._source.name, self._output.name, self._position, self._batcher.snapshot())
-        write_durably(self._path, msgspec.msgpack.encode(state))
+        state = ServiceState(self._source.name, self._output.name, self._position, self._batcher.snapshot())
+        write_state(self._path, state)
         self._saved = self._position
 
     def close(self) -> None:
@@ -166,7 +157,7 @@ class BatchService:
         received, settled = self._batcher.receive_many(events), self._batcher.advance(bound)
         outcome = Outcome(received.batches + settled.batches, received.rejects + settled.rejects)
         found: list[EventBatch | Reject] = [*outcome.batches, *outcome.rejects]
-        self._writer.append([_message_of(item) for item in found], sequence=messages[-1].id)
+        self._writer.append([output_message(item) for item in found], sequence=messages[-1].id)
         self._position, self._torn = messages[-1].id, False
         self._measure(messages, outcome)
 
@@ -200,23 +191,3 @@ def _delay(message: Message) -> int:
     assert message.received_at is not None
     assert message.event_time is not None
     return message.received_at - message.event_time
-
-
-def _message_of(item: EventBatch | Reject) -> Message:
-    """*item* as a message of the output: a JSON line, a batch under its source, identity and start."""
-    body = write_line(item).rstrip(b"\n")
-    if isinstance(item, EventBatch):
-        return Message(body, item.batch, item.source, item.start, headers=(("kind", item.kind.encode()),))
-    return Message(body, headers=(("kind", b"reject"),))
-
-
-def _read_state(path: Path, log: str, output: str) -> _State | None:
-    try:
-        state = msgspec.msgpack.decode(path.read_bytes(), type=_State)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise SnapshotError(f"{path} is no state of a batch service: {error}; delete it to replay the log") from error
-    if (state.log, state.output) != (log, output):
-        raise SnapshotError(f"{path} is of the logs {state.log!r} and {state.output!r}, not {log!r} and {output!r}")
-    return state

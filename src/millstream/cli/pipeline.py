@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json, size_text, store_options
+from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.pipeline_batch import batch_command, print_record
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.report import Report, ReportResult
 from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.pipeline.jobs.folder import JobRecord
     from millstream.pipeline.jobs.report import Judged, SpaceSweep
 
 name_option = click.option(
@@ -30,28 +30,7 @@ def pipeline() -> None:
     """The jobs that run on Spark, on this machine or on the master that the settings name."""
 
 
-@pipeline.command()
-@click.argument("log")
-@click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
-@click.option("--flush/--no-flush", default=True, show_default=True, help="Close what is open at the end of the log.")
-@json_option
-@store_options
-def batch(settings: Settings, *, log: str, last_id: int | None, flush: bool, as_json: bool) -> None:
-    """Batch the messages of LOG by the time they happened, by the rules in the settings, into Parquet files."""
-    from millstream.pipeline.jobs.batch import run_batch
-
-    with Node.open(settings) as node, node.spark() as spark:
-        job = run_batch(
-            spark,
-            node.folder / "jobs",
-            settings.log_url,
-            log,
-            node.batch_config,
-            last_id=last_id,
-            flush=flush,
-            clock=node.clock,
-        )
-    _print_record(job.record, str(job.data), as_json=as_json, reused=job.reused)
+pipeline.add_command(batch_command)
 
 
 @pipeline.command()
@@ -68,7 +47,7 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
         found = run_inventory(
             spark, node.folder / "jobs", run, settings.store_urls, spaces=spaces or None, clock=node.clock
         )
-    _print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
+    print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
     for unlisted in found.unlisted():
         click.echo(f"{unlisted.store}/{unlisted.space or '*'}: the listing broke off: {unlisted.error}", err=True)
     return 1 if found.unlisted() else 0
@@ -136,18 +115,6 @@ def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...]) -> str
         if all(inputs[name] == value for name, value in wanted.items()):
             return str(inputs[member])
     return datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
-
-
-def _print_record(record: JobRecord, data: str, *, as_json: bool, reused: bool) -> None:
-    if as_json:
-        print_json(msgspec.to_builtins(record) | {"data": data, "reused": reused})
-        return
-    counts = ", ".join(f"{count:,} {name}" for name, count in record.counts.items())
-    done = "done before" if reused else f"{record.seconds:.1f} s"
-    click.echo(f"{record.job}: {record.rows_in:,} in, {record.rows_out:,} out, {size_text(record.bytes)}, {done}")
-    if counts:
-        click.echo(f"  {counts}")
-    click.echo(f"  {data}")
 
 
 def _print_spaces(found: list[SpaceSweep], *, as_json: bool) -> None:

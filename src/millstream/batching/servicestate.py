@@ -1,0 +1,40 @@
+"""The file in which a host keeps how far it has come, so that it, or another host, goes on from there.
+
+The service in this process, the stream job and the history job write the same file (``docs/formats/batch-log.md``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from millstream.batching.errors import SnapshotError
+from millstream.core.durable import write_durably
+
+
+class ServiceState(msgspec.Struct, frozen=True):
+    """*snapshot* is a batcher's after the messages of *log* up to *position*, whose batches go to *output*."""
+
+    log: str
+    output: str
+    position: int
+    snapshot: bytes
+
+
+def write_state(path: Path, state: ServiceState) -> None:
+    """Put *state* in place of the file at *path*, durably."""
+    write_durably(path, msgspec.msgpack.encode(state))
+
+
+def read_state(path: Path, log: str, output: str) -> ServiceState | None:
+    """The state at *path*, None where there is none. Raises :class:`SnapshotError` where it is of other logs."""
+    try:
+        state = msgspec.msgpack.decode(path.read_bytes(), type=ServiceState)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise SnapshotError(f"{path} is no state of a batch service: {error}; delete it to replay the log") from error
+    if (state.log, state.output) != (log, output):
+        raise SnapshotError(f"{path} is of the logs {state.log!r} and {state.output!r}, not {log!r} and {output!r}")
+    return state

@@ -1,0 +1,127 @@
+"""``millstream pipeline batch``: a log as batches, its history or as it grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from millstream.batching.ticks import ticks_between
+from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.stopping import stop_on_signals
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.pipeline.jobs.batchsink import Trigger
+    from millstream.pipeline.jobs.folder import JobRecord
+
+
+@click.command("batch")
+@click.argument("log")
+@click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
+@click.option("--flush/--no-flush", default=True, show_default=True, help="Close what is open at the end of the log.")
+@click.option("--stream", is_flag=True, help="Batch what there is and what comes, into the log --output.")
+@click.option("--output", metavar="LOG", help="With --stream: the log that gets the batches (made where absent).")
+@click.option("--available-now", is_flag=True, help="With --stream: take what is there now and end.")
+@click.option(
+    "--per-trigger",
+    type=click.IntRange(min=1),
+    default=200_000,
+    show_default=True,
+    help="With --stream: most messages that are batched together.",
+)
+@click.option(
+    "--shards", type=click.IntRange(1, 4096), default=4, show_default=True, help="With --stream: parts of the sources."
+)
+@click.option("--ticks/--no-ticks", default=True, show_default=True, help="With --stream: let quiet sources close.")
+@json_option
+@store_options
+def batch_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
+    """Batch the messages of LOG by the time they happened, by the rules in the settings.
+
+    Without --stream it is a job over history, into Parquet files. With --stream it goes on, like `millstream batch
+    serve`, with which it shares the log of batches and the state: either goes on where the other was. SIGTERM or Ctrl-C
+    ends it.
+    """
+    if stream and not output:
+        raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
+    if output and not stream:
+        raise click.UsageError("--output goes with --stream; the job over history writes Parquet files")
+    if output:
+        _stream(settings, log, output, **given)
+    else:
+        _history(settings, log, **given)
+
+
+def _history(settings: Settings, log: str, *, last_id: int | None, flush: bool, as_json: bool, **_: Any) -> None:
+    from millstream.pipeline.jobs.batch import run_batch
+
+    with Node.open(settings) as node, node.spark() as spark:
+        jobs, rules = node.folder / "jobs", node.batch_config
+        job = run_batch(spark, jobs, settings.log_url, log, rules, last_id=last_id, flush=flush, clock=node.clock)
+    print_record(job.record, str(job.data), as_json=as_json, reused=job.reused)
+
+
+def _stream(
+    settings: Settings,
+    log: str,
+    output: str,
+    *,
+    available_now: bool,
+    per_trigger: int,
+    shards: int,
+    ticks: bool,
+    as_json: bool,
+    **_: Any,
+) -> None:
+    from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+
+    stop = stop_on_signals()
+    with Node.open(settings) as node, node.spark() as spark:
+        state = node.batching_state(output)
+        plan = StreamPlan(settings.log_url, log, output, node.rules, state, shards=shards, per_trigger=per_trigger)
+        source = node.store.log(LogSpec(log), create=False)
+        done = run_stream(
+            spark,
+            plan,
+            available_now=available_now,
+            stopped=stop,
+            on_trigger=_print_json_trigger if as_json else _print_trigger,
+            ticks=ticks_between(source, node.clock) if ticks and not available_now else None,
+            clock=node.clock,
+        )
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(
+            f"{log} to {output}: at {done.position:,}; {done.messages:,} messages, {done.batches:,} batches, "
+            f"{done.rejected:,} refused in {done.seconds:.1f} s"
+        )
+
+
+def _print_json_trigger(trigger: Trigger) -> None:
+    print_json(trigger)
+
+
+def _print_trigger(trigger: Trigger) -> None:
+    said = " (had been written)" if trigger.repeated else ""
+    click.echo(
+        f"  {trigger.first_id:,} to {trigger.last_id:,}: {trigger.batches:,} batches, {trigger.rejected:,} refused, "
+        f"{trigger.seconds:.1f} s{said}"
+    )
+
+
+def print_record(record: JobRecord, data: str, *, as_json: bool, reused: bool) -> None:
+    """Print the figures of a finished job whose output is in the folder *data*."""
+    if as_json:
+        print_json(msgspec.to_builtins(record) | {"data": data, "reused": reused})
+        return
+    counts = ", ".join(f"{count:,} {name}" for name, count in record.counts.items())
+    done = "done before" if reused else f"{record.seconds:.1f} s"
+    click.echo(f"{record.job}: {record.rows_in:,} in, {record.rows_out:,} out, {size_text(record.bytes)}, {done}")
+    if counts:
+        click.echo(f"  {counts}")
+    click.echo(f"  {data}")

@@ -1,0 +1,44 @@
+"""What Spark's checkpoint of a query over a log says: how far it has planned, and how far it is done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.pipeline.errors import PipelineError
+
+
+class Progress(NamedTuple):
+    """The last ids of the last trigger that is done and of the last one that was begun (0: none)."""
+
+    done: int
+    begun: int
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """How far the query of *checkpoint* has come. Raises :class:`PipelineError` where that cannot be read."""
+    begun, done = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
+    return Progress(_end_of(checkpoint, done), _end_of(checkpoint, begun))
+
+
+def last_done(checkpoint: Path) -> int | None:
+    """The number of the last trigger that is done; None before the first."""
+    return _newest(checkpoint / "commits")
+
+
+def _newest(folder: Path) -> int | None:
+    if not folder.is_dir():
+        return None
+    return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=None)
+
+
+def _end_of(checkpoint: Path, trigger: int | None) -> int:
+    """The end of *trigger*: the last line of its file is the offset of the query's only source."""
+    if trigger is None:
+        return 0
+    path = checkpoint / "offsets" / str(trigger)
+    try:
+        return int(json.loads(path.read_text("utf-8").splitlines()[-1])["id"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise PipelineError(f"{path} cannot be read: {error}; delete the checkpoint to begin anew") from error

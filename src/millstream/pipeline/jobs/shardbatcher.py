@@ -1,0 +1,90 @@
+"""The batcher inside a Spark stream: one value of state a shard, taken up, moved on and put back in each trigger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from millstream.batching import Rulebook
+from millstream.batching.batchlog import OUTPUT_SCHEMA, output_rows
+from millstream.batching.column_state import EVENT_SCHEMA
+from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.sharding import events_of, read_share
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STATE = "open"
+"""The state variable of a shard: a batcher's snapshot."""
+
+STATE_SCHEMA = "snapshot binary"
+
+CLOSED_SCHEMA = pa.schema(
+    [
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("first_id", pa.int64(), nullable=False),
+        pa.field("last_id", pa.int64(), nullable=False),
+        pa.field("due", pa.int64()),
+        pa.field("closed", pa.binary(), nullable=False),
+    ]
+)
+"""One row a shard and trigger: the ids of the trigger, when the shard will have more, and an Arrow IPC stream of
+``OUTPUT_SCHEMA`` with what the trigger closed and refused."""
+
+
+class ShardBatcher(StatefulProcessor):
+    """Batches the shares of a shard by *rules*. Every trigger brings each shard one tick row (``SHARD_SCHEMA``)."""
+
+    def __init__(self, rules: Rulebook) -> None:
+        self._rules = rules
+        self._state: Any = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state."""
+        self._state = handle.getValueState(STATE, STATE_SCHEMA)
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: ARG002, N803
+        """One trigger of the shard *key*."""
+        parts = [row for frame in rows for row in frame.itertuples(index=False)]
+        ticks = [row for row in parts if row.tick]
+        if len(ticks) != 1:
+            raise PipelineError(f"shard {key[0]} has {len(ticks)} ticks in a trigger: please report this")
+        (tick,) = ticks
+        kept = self._state.get()
+        batcher = ColumnBatcher(self._rules, kept[0] if kept else tick.seed)
+        shares = sorted((row for row in parts if not row.tick), key=lambda row: row.first_id)
+        closed = batcher.step(_events([row.share for row in shares]), tick.received_to)
+        self._state.update((batcher.snapshot(),))
+        found = (int(key[0]), tick.first_id, tick.last_id, batcher.due, _write(output_rows(closed)))
+        yield _frame(found)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def closed_schema() -> Any:
+    """:data:`CLOSED_SCHEMA` for Spark."""
+    return spark_schema(CLOSED_SCHEMA)
+
+
+def _events(shares: list[bytes]) -> pa.Table:
+    return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(events_of(read_share(share)) for share in shares)])
+
+
+def _write(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, OUTPUT_SCHEMA) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def _frame(row: tuple[Any, ...]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame([row], columns=CLOSED_SCHEMA.names)
+    return frame.astype({"due": "Int64", "shard": "int32"})

@@ -1,0 +1,275 @@
+"""The job ``batch`` as a stream: a log in, its batches and rejects as messages of another log out.
+
+Shares of messages (``pipeline/shards.py``) are grouped by shard, and ``transformWithState`` without timers keeps a
+batcher's snapshot for each. The output is that of the service in process (``batching/service.py``), message for
+message, and so is the state file that the job leaves: whichever of them stops, the other goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.batching import Rulebook
+from millstream.batching.handover import join_snapshots
+from millstream.batching.servicestate import ServiceState, read_state, write_state
+from millstream.batching.ticks import Ticker
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.durable import write_durably
+from millstream.log import Log, LogSpec, Writer, open_store
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.failures import explained
+from millstream.pipeline.jobs.batchsink import BatchSink, Trigger
+from millstream.pipeline.jobs.checkpoint import last_done, read_progress
+from millstream.pipeline.jobs.shardbatcher import STATE, ShardBatcher, closed_schema
+from millstream.pipeline.shards import NAME, register
+from millstream.pipeline.source import check_reachable
+
+_PAUSE = 0.05  # seconds between two looks at the query
+
+
+class StreamPlan(msgspec.Struct, frozen=True):
+    """What a stream job does: batch *log* in the store at *store_url* into the log *output* of the same store.
+
+    *state* is the state file that it shares with the other hosts; its checkpoint is a folder beside it. *shards* is
+    how many parts the sources are dealt to, *per_trigger* how many messages a trigger takes at most, *interval* how
+    many seconds lie between the beginnings of two triggers at least.
+    """
+
+    store_url: str
+    log: str
+    output: str
+    rules: Rulebook
+    state: Path
+    shards: int = 4
+    per_trigger: int = 200_000
+    interval: float = 1.0
+
+    @property
+    def checkpoint(self) -> Path:
+        """Spark's folder."""
+        return self.state.with_suffix(".checkpoint")
+
+
+class StreamRun(msgspec.Struct, frozen=True):
+    """What a stream job did until it ended: the last id it took, and its triggers added up."""
+
+    log: str
+    output: str
+    position: int
+    triggers: int
+    messages: int
+    batches: int
+    rejected: int
+    seconds: float
+
+
+def run_stream(
+    spark: SparkSession,
+    plan: StreamPlan,
+    *,
+    available_now: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+    on_trigger: Callable[[Trigger], None] = lambda _: None,
+    ticks: Ticker | None = None,
+    clock: Clock | None = None,
+) -> StreamRun:
+    """Batch the log of *plan* from where it was left, until *stopped* says so.
+
+    With *available_now* it ends once it has taken what was there when it began. *ticks* appends ticks to the log where
+    a batch is due and no message comes (:mod:`millstream.batching.ticks`). Raises :class:`PipelineInputError` where the
+    output came of more than the log holds, :class:`~millstream.log.WriterBusyError` where another host is at the
+    output, and what Spark raises as :class:`PipelineError`.
+    """
+    clock = clock or SystemClock()
+    check_reachable(spark, plan.store_url)
+    with open_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
+        source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output))
+        writer = held.enter_context(output.writer("batching"))
+        _check_source(plan, source, writer)
+        began = clock.monotonic()
+        sink = BatchSink(writer, clock)
+        with explained("batch --stream"):
+            first_id = _first_id(plan, source, writer.sequence)
+            query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
+            with _stopping(query):
+                _Watch(query, sink, source, ticks, clock).until(stopped, on_trigger)
+            save_state(spark, plan)
+        return _told(plan, sink.triggers, clock.monotonic() - began)
+
+
+def save_state(spark: SparkSession, plan: StreamPlan) -> None:
+    """Write where the ended query of *plan* stands into the state file, for whoever goes on."""
+    done = read_progress(plan.checkpoint).done
+    if not done:
+        return
+    states = (
+        spark.read.format("statestore")
+        .option("path", str(plan.checkpoint))
+        .option("batchId", str(last_done(plan.checkpoint)))
+        .option("stateVarName", STATE)
+        .load()
+    )
+    snapshots = [bytes(row["value"]["snapshot"]) for row in states.collect()]
+    write_state(plan.state, ServiceState(plan.log, plan.output, done, join_snapshots(snapshots)))
+
+
+def _check_source(plan: StreamPlan, source: Log, writer: Writer) -> None:
+    if writer.sequence > source.last_id:
+        raise PipelineInputError(
+            f"{plan.output!r} holds what came of {plan.log!r} up to message {writer.sequence}, but that log ends at "
+            f"{source.last_id}: it is not the same any more. Give the job another output"
+        )
+
+
+def _start(
+    spark: SparkSession, plan: StreamPlan, sink: BatchSink, first_id: int, written: int, *, available_now: bool
+) -> StreamingQuery:
+    register(spark)
+    with _settings(spark, _confs(plan)):
+        batches = batch_shares(_shares(spark, plan, first_id, written), plan.rules)
+        writing = batches.writeStream.foreachBatch(sink).option("checkpointLocation", str(plan.checkpoint))
+        if available_now:
+            return writing.trigger(availableNow=True).start()
+        return writing.trigger(processingTime=f"{round(plan.interval * 1000)} milliseconds").start()
+
+
+def batch_shares(shares: DataFrame, rules: Rulebook) -> DataFrame:
+    """A stream of shares (``SHARD_SCHEMA``) as what each trigger closes (``CLOSED_SCHEMA``)."""
+    return shares.groupBy("shard").transformWithStateInPandas(
+        ShardBatcher(rules), outputStructType=closed_schema(), outputMode="Append", timeMode="None"
+    )
+
+
+def _shares(spark: SparkSession, plan: StreamPlan, first_id: int, written: int) -> DataFrame:
+    reader = spark.readStream.format(NAME).option("store", plan.store_url).option("log", plan.log)
+    reader = reader.option("from", str(first_id)).option("shards", str(plan.shards))
+    reader = reader.option("maxMessagesPerTrigger", str(plan.per_trigger))
+    reader = reader.option("leastPartitions", str(spark.sparkContext.defaultParallelism))
+    if written >= first_id:
+        reader = reader.option("barrier", str(written))
+    if plan.state.exists():
+        reader = reader.option("state", str(plan.state)).option("output", plan.output)
+    return reader.load()
+
+
+def _first_id(plan: StreamPlan, source: Log, written: int) -> int:
+    """The id that the query begins with, or began with: a checkpoint that others have overtaken is thrown away.
+
+    *written* is the last id of which the output knows. Where a trigger was begun that lies across it, another host has
+    gone on in between, and what comes of that trigger would be there in part.
+    """
+    begin = plan.checkpoint / "begin.json"
+    if begin.exists():
+        kept = msgspec.json.decode(begin.read_bytes(), type=_Begin)
+        progress = read_progress(plan.checkpoint)
+        ours = written <= progress.done or written == progress.begun
+        if progress.done and ours and kept.shards == plan.shards:
+            return kept.first_id
+    first_id = _first_id_anew(plan, source, written)
+    shutil.rmtree(plan.checkpoint, ignore_errors=True)
+    plan.checkpoint.mkdir(parents=True)
+    write_durably(begin, msgspec.json.encode(_Begin(first_id, plan.shards)))
+    return first_id
+
+
+def _first_id_anew(plan: StreamPlan, source: Log, written: int) -> int:
+    """The id after that of the state file; without one, the first of the log."""
+    state = read_state(plan.state, plan.log, plan.output)
+    if state is not None:
+        return state.position + 1
+    if written and source.first_id > 1:
+        raise PipelineInputError(
+            f"{plan.output!r} holds what came of {plan.log!r} up to message {written}, but {plan.state} is not there "
+            f"and the log begins at {source.first_id}: put the file back, or give the job another output"
+        )
+    return source.first_id
+
+
+class _Begin(msgspec.Struct, frozen=True):
+    """What a checkpoint was begun with."""
+
+    first_id: int
+    shards: int
+
+
+def _confs(plan: StreamPlan) -> dict[str, str]:
+    store = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    return {
+        "spark.sql.shuffle.partitions": str(plan.shards),
+        "spark.sql.streaming.stateStore.providerClass": store,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.minBatchesToRetain": "4",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+
+
+@contextlib.contextmanager
+def _settings(spark: SparkSession, confs: dict[str, str]) -> Iterator[None]:
+    """Settings of a query, which takes them up when it is started."""
+    before = {name: spark.conf.get(name, None) for name in confs}
+    for name, value in confs.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            spark.conf.unset(name) if kept is None else spark.conf.set(name, kept)
+
+
+@contextlib.contextmanager
+def _stopping(query: StreamingQuery) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        query.stop()
+
+
+class _Watch:
+    """Looks after a running query: tells of its triggers, and appends a tick where a batch is due and nothing comes."""
+
+    def __init__(self, query: StreamingQuery, sink: BatchSink, source: Log, ticks: Ticker | None, clock: Clock) -> None:
+        self._query, self._sink, self._source, self._ticks, self._clock = query, sink, source, ticks, clock
+        self._told = 0
+
+    def until(self, stopped: Callable[[], bool], on_trigger: Callable[[Trigger], None]) -> None:
+        """Wait until the query ends or *stopped* says so. Raises what the query failed with."""
+        active = True
+        while active and not stopped():
+            active = self._query.isActive
+            for trigger in self._sink.triggers[self._told :]:
+                on_trigger(trigger)
+                self._told += 1
+            if active:
+                self._tick()
+                self._clock.sleep(_PAUSE)
+        failure = self._query.exception()
+        if failure is not None:
+            raise failure
+
+    def _tick(self) -> None:
+        """Append a tick where the last trigger says that something is due, and it was the last word of the log."""
+        if self._ticks is None or not self._sink.triggers:
+            return
+        last = self._sink.triggers[-1]
+        if last.due is not None and self._clock.now() >= last.due and self._source.last_id == last.last_id:
+            self._ticks()
+
+
+def _told(plan: StreamPlan, triggers: list[Trigger], seconds: float) -> StreamRun:
+    return StreamRun(
+        plan.log,
+        plan.output,
+        read_progress(plan.checkpoint).done,
+        len(triggers),
+        sum(trigger.last_id - trigger.first_id + 1 for trigger in triggers),
+        sum(trigger.batches for trigger in triggers),
+        sum(trigger.rejected for trigger in triggers),
+        round(seconds, 3),
+    )

@@ -1,0 +1,98 @@
+"""Messages as shards: what a batcher needs to know of them, in one binary value a shard.
+
+A row a message would cost Spark far more than batching it: conversion to rows and back, a sort, a Python object each.
+So tasks that read a log deal the messages out to shards by a hash of their source, and hand each shard its share as one
+Arrow IPC stream. What is shuffled is a few large values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.batching.column_state import EVENT_SCHEMA
+from millstream.batching.messages import TICK_SOURCE
+
+SHARE_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("event_time", pa.int64(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("digest", pa.binary(32), nullable=False),
+        pa.field("received_at", pa.int64(), nullable=False),
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+    ]
+)
+"""A share as it travels: ``EVENT_SCHEMA`` with the digest (SHA-256 of the body) as bytes."""
+
+COLUMNS = ("id", "event_time", "received_at", "source", "key", "body")
+"""What must be read of a log to make shares of it."""
+
+_HEX = 64
+
+
+def shard_of(source: str, shards: int) -> int:
+    """The shard, from 0 on, of all messages of *source*: the CRC-32 of its UTF-8 bytes modulo *shards*."""
+    return zlib.crc32(source.encode("utf-8")) % shards
+
+
+def shares_of(messages: pa.RecordBatch, shards: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The share (:data:`SHARE_SCHEMA`) that each shard has of *messages* (:data:`COLUMNS`); ticks are left out."""
+    for shard, rows in deal(messages, shards):
+        yield shard, _share(messages.take(pa.array(rows)))
+
+
+def deal(messages: pa.RecordBatch, shards: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """The rows of *messages* that each shard gets, in order; ticks are nobody's."""
+    encoded = messages.column("source").dictionary_encode()
+    places = [-1 if name == TICK_SOURCE else shard_of(name, shards) for name in encoded.dictionary.to_pylist()]
+    place = np.array(places, np.int64)[encoded.indices.to_numpy()]
+    order = np.argsort(place, kind="stable")
+    edges = np.searchsorted(place[order], np.arange(shards + 1))
+    for shard in range(shards):
+        if edges[shard] < edges[shard + 1]:
+            yield shard, order[edges[shard] : edges[shard + 1]]
+
+
+def write_share(share: pa.RecordBatch) -> bytes:
+    """*share* as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, share.schema) as writer:
+        writer.write_batch(share)
+    return bytes(sink.getvalue())
+
+
+def read_share(data: bytes) -> pa.Table:
+    """What :func:`write_share` wrote."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def events_of(share: pa.Table) -> pa.Table:
+    """*share* (:data:`SHARE_SCHEMA`) as a table of ``EVENT_SCHEMA``: the digests become text."""
+    digests = share["digest"].combine_chunks()
+    position = share.schema.get_field_index("digest")
+    return share.set_column(position, EVENT_SCHEMA.field("digest"), _hexadecimal(digests)).cast(EVENT_SCHEMA)
+
+
+def _share(messages: pa.RecordBatch) -> pa.RecordBatch:
+    body = messages.column("body")
+    digests = pa.array([hashlib.sha256(value).digest() for value in body.to_pylist()], pa.binary(32))
+    columns = {name: messages.column(name) for name in ("source", "event_time", "key", "received_at", "id")}
+    columns |= {"digest": digests, "size": pc.binary_length(body).cast(pa.int64())}
+    return pa.RecordBatch.from_arrays([columns[name] for name in SHARE_SCHEMA.names], schema=SHARE_SCHEMA)
+
+
+def _hexadecimal(digests: Any) -> Any:
+    """The 64 digits of each of *digests* (fixed-size binary of 32 bytes), written all at once."""
+    width = digests.type.byte_width
+    data = memoryview(digests.buffers()[1] or b"")[digests.offset * width : (digests.offset + len(digests)) * width]
+    offsets = np.arange(len(digests) + 1, dtype=np.int32) * _HEX
+    return pa.StringArray.from_buffers(len(digests), pa.py_buffer(offsets), pa.py_buffer(data.hex().encode("ascii")))

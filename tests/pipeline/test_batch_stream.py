@@ -1,0 +1,227 @@
+"""The batch job as a stream: what the service in process gives, once, however often it is cut short or handed over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from millstream.batching import BatchConfig, Override, Rulebook
+from millstream.batching.service import BatchService
+from millstream.cli.main import run
+from millstream.core.clock import SystemClock
+from millstream.core.message import Message
+from millstream.log import LogSpec, WriterBusyError, open_store
+from millstream.node import Node
+from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.jobs.checkpoint import read_progress
+from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+from millstream.pipeline.source import follow_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+Untidy = Callable[..., list[Message]]
+WriteLog = Callable[..., list[Message]]
+
+RULES = Rulebook(BatchConfig(50, 20))
+
+
+def in_order(messages: Sequence[Message]) -> list[Message]:
+    """*messages* as a log would have received them."""
+    return sorted(messages, key=lambda message: message.received_at or 0)
+
+
+def plan_of(folder: Path, url: str, **changes: object) -> StreamPlan:
+    plan = StreamPlan(
+        url, "untidy", "batches", RULES, folder / "batches.state", shards=2, per_trigger=400, interval=0.0
+    )
+    return msgspec.structs.replace(plan, **changes)
+
+
+def written(url: str, log: str) -> list[tuple[bytes, str, str]]:
+    """The messages of the log of batches, in no order; one that is there twice is there twice."""
+    with open_store(url) as store:
+        found = [(m.body, m.key, m.source) for batch in store.log(LogSpec(log)).read() for m in batch]
+    return sorted(found)
+
+
+def serve(url: str, state: Path, output: str = "service", rules: Rulebook = RULES, commit_every: int = 8192) -> None:
+    """Let the service in process take what is there."""
+    with open_store(url) as store:
+        source, sink = store.log(LogSpec("untidy")), store.log(LogSpec(output))
+        service = BatchService(source, sink, rules, state, commit_every=commit_every)
+        service.step()
+        service.close()
+
+
+def test_a_log_is_followed_in_order_and_by_its_columns(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    messages = write_log(log_url, "untidy", untidy(1, 500))
+    triggers: list[pa.Table] = []
+    frame = follow_log(spark, log_url, "untidy", first_id=11, columns=["key", "id"], per_trigger=300)
+    assert frame.columns == ["key", "id"]
+    writing = frame.writeStream.foreachBatch(lambda part, _: triggers.append(part.toArrow()))
+    writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    writing.start().awaitTermination()
+    assert [len(trigger) for trigger in triggers] == [300, len(messages) - 310]
+    rows = pa.concat_tables(triggers).sort_by("id").to_pylist()
+    assert [(row["key"], row["id"]) for row in rows] == [(m.key, m.id) for m in messages[10:]]
+    assert read_progress(tmp_path / "checkpoint") == (len(messages), len(messages))
+    more = write_log(log_url, "untidy", untidy(2, 50))[len(messages) :]
+    triggers.clear()
+    writing.start().awaitTermination()
+    assert sorted(pa.concat_tables(triggers)["id"].to_pylist()) == [m.id for m in more]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        RULES,
+        Rulebook(BatchConfig(50, 20, late="amend", grace=60), (Override(BatchConfig(20, 30), "station-1"),)),
+    ],
+    ids=["columns", "policies"],
+)
+def test_p5_the_stream_gives_what_the_service_gives_and_they_hand_over_both_ways(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: Rulebook
+) -> None:
+    messages, draw = in_order(untidy(3, 1500)), random.Random(3)
+    plan, begin = plan_of(tmp_path, log_url, rules=rules), 0
+    for turn in range(4):
+        end = len(messages) if turn == 3 else draw.randrange(begin, len(messages))
+        write_log(log_url, "untidy", messages[begin:end])
+        begin = end
+        if turn % 2:
+            serve(log_url, plan.state, plan.output, rules, commit_every=draw.randint(1, 300))
+        else:
+            shards, size = draw.randint(1, 3), draw.randint(100, 700)
+            plan = msgspec.structs.replace(plan, shards=shards, per_trigger=size)
+            run_stream(spark, plan, available_now=True)
+    serve(log_url, tmp_path / "alone.state", rules=rules)
+    assert written(log_url, plan.output) == written(log_url, "service")
+    assert written(log_url, plan.output)
+
+
+def test_a_stream_whose_checkpoint_others_have_overtaken_begins_from_the_state_they_left(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    messages, plan = in_order(untidy(4, 900)), plan_of(tmp_path, log_url)
+    write_log(log_url, "untidy", messages[:400])
+    run_stream(spark, plan, available_now=True)
+    write_log(log_url, "untidy", messages[400:700])
+    serve(log_url, plan.state, plan.output)
+    stale = plan.state.read_bytes()
+    write_log(log_url, "untidy", messages[700:])
+    serve(log_url, plan.state, plan.output, commit_every=90)
+    plan.state.write_bytes(stale)  # as after a crash: the output knows more than the state
+    assert run_stream(spark, plan, available_now=True).position == len(messages)
+    serve(log_url, tmp_path / "alone.state")
+    assert written(log_url, plan.output) == written(log_url, "service")
+
+
+STREAM = """
+    import sys
+    from pathlib import Path
+    import msgspec
+    from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+    from millstream.pipeline.session import SparkOptions, spark_session
+
+    folder = Path(sys.argv[1])
+    plan = msgspec.json.decode(sys.argv[2], type=StreamPlan, dec_hook=lambda _, text: Path(text))
+    with spark_session(folder / "work", SparkOptions(master="local[2]")) as spark:
+        run_stream(spark, plan, available_now=True)
+"""
+
+
+def test_p5_a_query_that_is_killed_at_any_moment_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, size: str
+) -> None:
+    """The child is killed when its output has grown to a length drawn at random: in mid-trigger or between two."""
+    draw, clock = random.Random(5), SystemClock()
+    plan = plan_of(tmp_path, log_url, per_trigger=150)
+    write_log(log_url, "untidy", in_order(untidy(5, 3000)))
+    for turn in range(6 if size == "long" else 1):
+        arguments = [str(tmp_path), msgspec.json.encode(plan, enc_hook=str).decode()]
+        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(STREAM), *arguments])
+        enough = draw.randrange(10, 400) * (turn + 1)
+        deadline = clock.monotonic() + 300
+        while child.poll() is None and len(written(log_url, plan.output)) < enough:
+            assert clock.monotonic() < deadline
+            clock.sleep(0.02)
+        child.kill()
+        child.wait()
+    assert len(written(log_url, plan.output)) > 0
+    run_stream(spark, msgspec.structs.replace(plan, per_trigger=700, shards=plan.shards), available_now=True)
+    serve(log_url, tmp_path / "alone.state")
+    assert written(log_url, plan.output) == written(log_url, "service")
+
+
+def test_a_stream_that_is_asked_to_stop_leaves_a_state_to_go_on_from(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    messages, plan = in_order(untidy(6, 600)), plan_of(tmp_path, log_url, per_trigger=100)
+    write_log(log_url, "untidy", messages)
+    seen: list[int] = []
+    run = run_stream(
+        spark, plan, stopped=lambda: len(seen) >= 2, on_trigger=lambda trigger: seen.append(trigger.last_id)
+    )
+    assert run.position >= 200
+    assert plan.state.exists()
+    serve(log_url, plan.state, plan.output)
+    serve(log_url, tmp_path / "alone.state")
+    assert written(log_url, plan.output) == written(log_url, "service")
+
+
+def test_a_log_whose_receive_times_go_back_is_refused_by_its_message(
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
+) -> None:
+    write_log(log_url, "untidy", [Message(b"", "k", "s", time, time) for time in (100, 200, 150)])
+    with pytest.raises(
+        PipelineError, match=r"message 3 of 'untidy' was received before .*millstream pipeline batch untidy"
+    ):
+        run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
+
+
+def test_an_output_that_somebody_writes_or_that_knows_too_much_is_refused(
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
+) -> None:
+    write_log(log_url, "untidy", [Message(b"", "k", "s", 100, 100)])
+    with open_store(log_url) as store, store.log(LogSpec("batches")).writer("batching") as writer:
+        writer.append([b"from elsewhere"], sequence=7)
+        with pytest.raises(WriterBusyError):
+            run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
+    with pytest.raises(PipelineInputError, match=r"up to message 7, but that log ends at 1"):
+        run_stream(spark, plan_of(tmp_path, log_url), available_now=True)
+
+
+def test_the_command_streams_into_a_log_and_says_so(
+    spark: SparkSession,
+    tmp_path: Path,
+    untidy: Untidy,
+    write_log: WriteLog,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Node, "spark", lambda _: contextlib.nullcontext(spark))
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    messages = write_log(url, "weather", in_order(untidy(8, 100)))
+    command = ["pipeline", "batch", "weather", "--data", str(tmp_path), "--stream", "--output", "batches", "--json"]
+    assert run(["pipeline", "batch", "weather", "--data", str(tmp_path), "--stream"]) == 2
+    assert run([*command, "--available-now", "--per-trigger", "80", "--shards", "1"]) == 0
+    trigger, *_, done = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (trigger["first_id"], trigger["last_id"]) == (1, 80)
+    assert (done["position"], done["messages"], done["output"]) == (len(messages), len(messages), "batches")
+    assert (tmp_path / "batching" / "batches.state").exists()
