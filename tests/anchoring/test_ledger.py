@@ -18,7 +18,7 @@ from millstream.anchoring.ledger import (
 )
 from millstream.anchoring.log_ledger import LogLedger
 from millstream.core.clock import VirtualClock
-from millstream.log import LogSpec, open_store
+from millstream.log import LogInputError, LogSpec, open_store
 from millstream.testing.ledgers import LedgerConformance, some_anchor
 
 
@@ -128,7 +128,11 @@ def test_a_ledger_whose_log_was_trimmed_is_broken_and_says_so(tmp_path: Path) ->
         ledger = LogLedger(store, clock)
         for number in range(5):
             ledger.append(some_anchor(number))
-        store.log(LogSpec("ledger")).trim(3)
+        log = store.log(LogSpec("ledger"))
+        with pytest.raises(LogInputError, match="keep_all"):
+            log.trim(3)
+        log.set_retention(None)
+        log.trim(3)
         with pytest.raises(LedgerError, match="ids 1 to 2 of log 'ledger' were trimmed"):
             ledger.verify()
         head = ledger.head()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.ledger import LedgerEntry, decode_entry, encode_entry, next_entry, verified_head
 from millstream.core.clock import Clock
-from millstream.log import DamagedLogError, LogSpec, LogStore, Message, TrimmedError
+from millstream.log import DamagedLogError, LogSpec, LogStore, Message, Retention, TrimmedError
 
 LEDGER_LOG = "ledger"
 """The log that the ledger lies in."""
@@ -30,6 +30,8 @@ class LogLedger:
         with self._writing, self._log.writer(producer="ledger") as writer:
             entry = self.find(anchor_string, after=after)
             if entry is None:
+                if self._log.retention is None:
+                    self._log.set_retention(Retention(keep_all=True))  # a chain without its beginning proves nothing
                 entry = next_entry(self.head(), anchor_string, self._clock.now())
                 writer.append([Message(encode_entry(entry), source="ledger", event_time=entry.time)])
             return entry

@@ -14,6 +14,7 @@ from typing import TypeVar
 import click
 
 from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.log_trim import trim
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
 from millstream.log import (
@@ -205,6 +206,9 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
         click.echo(f"{name}: {done.messages:,} messages copied and compared, ids {done.first_id} to {done.last_id}")
     else:
         click.echo(f"{name}: nothing to copy, the copy has all {done.last_id:,} messages")
+
+
+log.add_command(trim)
 
 
 def _print_batch(batch: Batch, jsonl: bool) -> None:

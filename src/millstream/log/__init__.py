@@ -41,6 +41,8 @@ from millstream.log.gap import Gap
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.log import Log, LogInfo
 from millstream.log.reader import Reader
+from millstream.log.retainer import Retainer
+from millstream.log.retention import Plan, Retention
 from millstream.log.sourced import Sourced, sourced
 from millstream.log.spec import LogSpec
 from millstream.log.store import LogStore, open_store
@@ -69,7 +71,10 @@ __all__ = [
     "Message",
     "MessageTooLargeError",
     "MissingBlockError",
+    "Plan",
     "Reader",
+    "Retainer",
+    "Retention",
     "Sourced",
     "StorageBusyError",
     "StorageError",

@@ -16,6 +16,7 @@ from millstream.log.ids import BlockRange, IdRange
 from millstream.log.lease import Lease, current_writer
 from millstream.log.proto import Proto, decode_proto
 from millstream.log.reader import Pauses, Position, Reader, consumer_key, decode_position, encode_position
+from millstream.log.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.spec import LogSpec
 from millstream.log.surroundings import Surroundings
@@ -149,6 +150,15 @@ class Log:
             first_id = block.last_id + 1
         return self.last_id + 1
 
+    def first_block_since(self, time: int) -> int:
+        """The first id of the first block that has a message received at *time* (microseconds) or later.
+
+        One past the end where there is none. What lies before was all received earlier.
+        """
+        head = self._backend.head(self.name)
+        block = self._backend.first_block_since(self.name, time, head.first_id)
+        return head.last_id + 1 if block is None else max(block.first_id, head.first_id)
+
     def block_ranges(self, first_id: int | None = None, last_id: int | None = None) -> Sequence[BlockRange]:
         """The blocks from *first_id* to *last_id* with their sizes, for sharing out work; nothing is read.
 
@@ -169,11 +179,35 @@ class Log:
         block that holds *first_id* stays, and segment files are freed whole, so more may be stored than can be read.
         Raises :class:`LogInputError` for an id beyond the log's next one.
         """
-        last_id = self.last_id
+        last_id, policy = self.last_id, self.retention
+        if policy is not None and policy.keep_all:
+            raise LogInputError(f"the log {self.name!r} is kept whole (its policy is keep_all): nothing is trimmed")
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"{self.name!r} ends at id {last_id}: it cannot be trimmed to begin at {first_id}")
         raise_marks(self._backend, self.name, first_id=first_id)
         return free_blocks(self._backend, self.name)
+
+    @property
+    def retention(self) -> Retention | None:
+        """The policy that is kept with the log; None where there is none."""
+        value = self.note(RETENTION)
+        return msgspec.json.decode(value, type=Retention) if value else None
+
+    def set_retention(self, policy: Retention | None) -> None:
+        """Keep *policy* with the log, durably, for whoever runs a :class:`Retainer`; None takes it away."""
+        self.put_note(RETENTION, b"" if policy is None else msgspec.json.encode(policy))
+        self.put_note(RETENTION_CLOCK, b"%d" % self._around.clock.now())
+
+    def note(self, key: str) -> bytes:
+        """A small value that is kept with the log; empty where there is none."""
+        return self._backend.get_state(self.name, key).value
+
+    def put_note(self, key: str, value: bytes) -> None:
+        """Keep a small *value* with the log, durably, whatever was there."""
+        while not self._backend.put_state(
+            self.name, key, value, version=self._backend.get_state(self.name, key).version
+        ):
+            pass
 
     def info(self) -> LogInfo:
         """How the log stands: a look at the index of its blocks, not at the blocks."""
@@ -196,11 +230,7 @@ class Log:
         """Let *consumer* have acknowledged exactly the ids up to *last_id*, durably; an open reader is fenced."""
         if not 0 <= last_id <= self.last_id:
             raise LogInputError(f"a pointer of {self.name!r} is 0 to {self.last_id}, not {last_id}")
-        key, value = consumer_key(consumer), encode_position(Position(last_id))
-        while not self._backend.put_state(
-            self.name, key, value, version=self._backend.get_state(self.name, key).version
-        ):
-            pass
+        self.put_note(consumer_key(consumer), encode_position(Position(last_id)))
 
     @property
     def first_id(self) -> int:

@@ -1,0 +1,76 @@
+"""``millstream log trim``: letting go of the oldest messages, by an id or by rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.amounts import Duration, Size
+from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, Plan, Retainer, Retention, open_store
+from millstream.settings import Settings
+
+
+@click.command()
+@click.argument("name")
+@click.option("--below", type=click.IntRange(1), metavar="ID", help="The log begins at this id from now on.")
+@click.option("--max-age", type=Duration(), help="Let go what was received longer ago, such as 30d.")
+@click.option("--max-bytes", type=Size(), help="Keep at most so much, such as 10GB.")
+@click.option("--max-count", type=click.IntRange(0), help="Keep at most so many messages.")
+@click.option("--keep-consumers", is_flag=True, help="Keep what a consumer has not acknowledged.")
+@click.option("--cap-bytes", type=Size(), help="Keep at most so much for consumers.")
+@click.option("--keep-policy", is_flag=True, help="Keep these rules with the log: `log trim NAME` then runs them.")
+@click.option("--accept-clock", is_flag=True, help="Believe the clock, however far it has moved.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@json_option
+@store_options
+def trim(
+    settings: Settings,
+    name: str,
+    below: int | None,
+    keep_policy: bool,
+    accept_clock: bool,
+    dry_run: bool,
+    as_json: bool,
+    **rules: Any,
+) -> None:
+    """Let go of the oldest messages of the log NAME: below an id, or by rules; without either by its own policy.
+
+    Readers that have not got that far are told which ids are gone. Ages are those of receive times, and a clock that
+    has jumped trims nothing. More may stay stored than can be read: blocks and segment files are freed whole.
+    """
+    policy = Retention(**rules) if any(rules.values()) or keep_policy or rules["max_count"] == 0 else None
+    if below is not None and policy is not None:
+        raise click.UsageError("give either --below ID or rules")
+    with open_store(settings.log_url, create=False, read_only=dry_run) as store:
+        found = store.log(LogSpec(name), create=False)
+        if below is not None:
+            before = found.first_id
+            freed = 0 if dry_run else found.trim(below)
+            done = Plan(name, below if below > before else None, max(below - before, 0), freed_bytes=freed)
+        else:
+            if keep_policy and not dry_run:
+                found.set_retention(policy)
+            done = Retainer(found, SystemClock(), policy).run_once(dry_run=dry_run, accept_clock=accept_clock)
+    if as_json:
+        print_json(done)
+    else:
+        _print_plan(done, dry_run)
+
+
+def _print_plan(plan: Plan, dry_run: bool) -> None:
+    for reason in plan.held:
+        click.echo(f"{plan.log}: {reason}", err=True)
+    for consumer, count in plan.pinned.items():
+        click.echo(f"{consumer} has not acknowledged {count:,} messages that could go")
+    for consumer, count in plan.lost.items():
+        click.echo(f"{consumer} loses {count:,} messages that it has not acknowledged", err=True)
+    if plan.first_id is None:
+        click.echo(f"{plan.log}: nothing to trim")
+    elif dry_run:
+        click.echo(f"{plan.log}: would begin at id {plan.first_id}, {plan.messages:,} messages fewer")
+    else:
+        freed = size_text(plan.freed_bytes)
+        click.echo(f"{plan.log}: begins at id {plan.first_id}, {plan.messages:,} messages fewer, {freed} freed")
