@@ -2,119 +2,100 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import itertools
 import os
-import random
 import resource
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Self, TypeVar
+from typing import TypeVar
 
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.log import Log, LogSpec, LogStore, Message, WriterBusyError, open_store
+from millstream.log import LogSpec, LogStore, WriterBusyError, open_store
 from millstream.log.database.driver import ServerError
+from millstream.log.nerve import is_nerve
 from millstream.testing import services
 from millstream.testing.databases import connected
+from millstream.testing.torture import LOG, Child, Plan, Scratch, scratch_beside, torture
+from millstream.testing.torture.checks import Delivery, Order, check_confirmed, check_delivery, read_confirmed
+from millstream.testing.torture.plan import CONSUMER
+from millstream.testing.torture.writer import FAILED, FENCED
 
-CHILDREN = Path(__file__).parent / "children"
-SPEC = LogSpec("torture")
-FENCED, FAILED = 7, 8
+WRITER, READER = "millstream.testing.torture.writer", "millstream.testing.torture.reader"
+SPEC = LogSpec(LOG)
+STORES = ["sqlite", "segments", "mysql", "postgresql", "nerve"]
 
 Result = TypeVar("Result")
 
 
-@pytest.fixture(params=["sqlite", "segments", "mysql", "postgresql"])
+@pytest.fixture(params=STORES)
 def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     fixtures = {"mysql": "database", "postgresql": "postgres_database"}
     if request.param in fixtures:
         database: str = request.getfixturevalue(fixtures[request.param])
         return database
+    if request.param == "nerve":
+        return f"{request.getfixturevalue('queues')}?layout=nerve&shards=2"
     return f"{request.param}:///{tmp_path / 'log.db'}"
 
 
 @pytest.fixture
-def kills(size: str) -> int:
+def plan(size: str) -> Plan:
     """How many processes are killed."""
-    return 1000 if size == "long" else 20
+    return Plan(kills=1000 if size == "long" else 20, seed=2)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, kills: int) -> None:
-    draw = random.Random(2)
-    confirmed_sequence = checked = 0
-    for _ in range(kills):
-        with child("append.py", url, str(draw.choice([1, 7, 300])), "15", "0") as process:
-            confirmed = [numbers(line) for line in lines(process, draw.randint(1, 15)) if not line.startswith("ready")]
-            process.kill()
-            confirmed += [numbers(line) for line in process.stdout or () if line.endswith("\n")]
-        with open_store(url) as store, store.log(SPEC).writer("child") as writer:
-            confirmed_sequence = max([confirmed_sequence, *(turn for turn, *_ in confirmed)])
-            assert writer.sequence >= confirmed_sequence
-            check_confirmed(store, confirmed)
-            checked = check_sequence(store, checked, writer.sequence)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_p2_durability_holds_for_threads_that_share_commits(url: str, kills: int) -> None:
-    draw = random.Random(3)
-    for _ in range(max(kills // 5, 3)):
-        with child("append.py", url, "3", "15", "1") as process:
-            confirmed = [numbers(line) for line in lines(process, draw.randint(5, 50)) if not line.startswith("ready")]
-            process.kill()
-            confirmed += [numbers(line) for line in process.stdout or () if line.endswith("\n")]
-        with open_store(url) as store:
-            check_confirmed(store, confirmed)
-            assert store.log(SPEC).verify().ok
+def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: Plan) -> None:
+    """P1 and P3 as well: writers and readers are killed at random moments, and all that must hold is looked at."""
+    report = torture(Scratch(url, url, lambda: None), plan)
+    assert report.problems == ()
+    assert report.writers_killed + report.readers_killed >= plan.kills
+    assert report.packs_confirmed > report.writers_killed
+    assert report.messages_delivered > 0
 
 
 def test_p3_delivery_a_killed_reader_gets_again_only_what_the_window_allows(url: str) -> None:
     with open_store(url) as store:
         with store.log(SPEC).writer() as writer:
-            writer.append([b"x"] * 20_000)
-        seen: list[int] = []
+            writer.append([b"x"] * 3000)
+        pointer = 0
         for _ in range(3):
-            with child("read.py", url) as process:
-                now = [int(line) for line in lines(process, 3000)]
-                process.kill()
-                now += [int(line) for line in process.stdout or () if line.endswith("\n")]
-            pointer = store.log(SPEC).pointer("child")
-            assert now == list(range(now[0], now[-1] + 1)), "in order, without a gap"
-            assert now[0] <= (seen[-1] if seen else 0) + 1, "nothing was left out"
-            assert pointer <= now[-1], "nothing counts as acknowledged that was not"
-            seen = now
+            with Child(READER, url, 10) as reader:
+                assert reader.wait_for(100)
+                reader.kill()
+            delivery = Delivery(pointer, reader.lines, SystemClock().monotonic())
+            pointer = store.log(SPEC).pointer(CONSUMER)
+            assert list(check_delivery(delivery, pointer, server_was_away=False)) == []
+            assert pointer <= delivery.last_given, "nothing counts as acknowledged that was not"
 
 
 def test_p10_one_writer_a_living_one_is_named_and_a_killed_one_replaced_at_once(url: str) -> None:
-    with open_store(url) as store, child("append.py", url, "1", "15", "0") as process:
-        lines(process, 1)
+    with open_store(url) as store, Child(WRITER, url, 1, 1, 15, 1) as process:
+        assert process.wait_for(1)
         with pytest.raises(WriterBusyError, match=rf"process {process.pid} on .* since "):
             store.log(SPEC).writer()
         assert str(process.pid) in (store.log(SPEC).info().writer or "")
         process.kill()
-        process.wait()
         with store.log(SPEC).writer() as writer:
             assert writer.append([b"mine"]) is not None
 
 
 def test_p10_one_writer_one_that_was_stopped_past_its_lease_is_fenced(url: str) -> None:
-    with open_store(url, lease_seconds=0.5) as store, child("append.py", url, "2", "0.5", "0") as process:
-        lines(process, 5)
+    with open_store(url, lease_seconds=0.5) as store, Child(WRITER, url, 1, 2, 0.5, 1) as process:
+        assert process.wait_for(6)
         stop(process, store)
         writer = eventually(store.log(SPEC).writer)
         ours = writer.append([b"ours"] * 3)
-        process.send_signal(signal.SIGCONT)
-        assert process.wait(30) == FENCED
+        process.send(signal.SIGCONT)
+        assert process.wait() == FENCED
         writer.append([b"ours"] * 3)
         writer.close()
         bodies = [message.body for batch in store.log(SPEC).read() for message in batch]
@@ -127,25 +108,25 @@ def test_p10_one_writer_two_processes_that_fight_for_a_log_never_interleave(url:
     """Each stops the other past its lease in turn; every pack is whole, and each writer's packs are in order."""
     with open_store(url) as store:
         for _ in range(2):
-            with child("append.py", url, "5", "0.3", "0") as first:
-                lines(first, 3)
+            with Child(WRITER, url, 1, 5, 0.3, 1) as first:
+                assert first.wait_for(4)
                 stop(first, store)
-                with eventually(lambda: started(url, "0.3")) as second:
-                    first.send_signal(signal.SIGCONT)
-                    assert first.wait(30) == FENCED
-                    lines(second, 5)
-        bodies = [tuple(map(int, m.body.split())) for batch in store.log(SPEC).read() for m in batch]
-        assert bodies == [(0, turn, n) for turn in range(1, len(bodies) // 5 + 1) for n in range(5)]
+                with eventually(lambda: started(url, 0.3)) as second:
+                    first.send(signal.SIGCONT)
+                    assert first.wait() == FENCED
+                    assert second.wait_for(6)
+        order = Order()
+        assert list(order.check(store.log(SPEC))) == []
+        assert order.checked == 5 * order.sequence
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_disk_full_fails_cleanly_and_the_log_goes_on_when_there_is_room(url: str) -> None:
     with open_store(url) as store, store.log(SPEC).writer() as writer:
         writer.append([b"before"])
-    limit = 3 << 20 if url.startswith("sqlite") else 1 << 20
-    command = [sys.executable, str(CHILDREN / "append.py"), url, "5000", "15", "0"]
+    limit = 3 << 20
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", WRITER, url, "1", "5000", "15", "1"],
         check=False,
         capture_output=True,
         text=True,
@@ -154,9 +135,8 @@ def test_disk_full_fails_cleanly_and_the_log_goes_on_when_there_is_room(url: str
     )
     assert done.returncode == FAILED, done.stderr
     assert "open a new one" in done.stderr
-    confirmed = [numbers(line) for line in done.stdout.splitlines() if not line.startswith("ready")]
     with open_store(url) as store:
-        check_confirmed(store, confirmed)
+        assert list(check_confirmed(store.log(SPEC), read_confirmed(1, done.stdout.splitlines()))) == []
         with store.log(SPEC).writer() as writer:
             assert writer.append([b"after"]) is not None
         assert store.log(SPEC).verify().ok
@@ -204,7 +184,7 @@ def test_processes_that_make_the_same_store_at_once_all_get_it(url: str) -> None
 
 
 def test_a_follower_sees_what_another_process_appends(url: str) -> None:
-    with open_store(url) as store, child("append.py", url, "1", "15", "0"):
+    with open_store(url) as store, Child(WRITER, url, 1, 1, 15, 1):
         with store.log(SPEC).reader("follower") as reader:
             seen = 0
             for batch in reader.batches(follow=True):
@@ -215,13 +195,13 @@ def test_a_follower_sees_what_another_process_appends(url: str) -> None:
 
 
 def test_ctrl_c_in_a_commit_ends_as_an_interrupt_and_loses_nothing_confirmed(url: str) -> None:
-    with child("append.py", url, "3", "15", "0") as process:
-        confirmed = [numbers(line) for line in lines(process, 30) if not line.startswith("ready")]
-        process.send_signal(signal.SIGINT)
-        confirmed += [numbers(line) for line in process.stdout or () if line.endswith("\n")]
-        assert process.wait(30) == -signal.SIGINT
+    with Child(WRITER, url, 1, 3, 15, 1) as process:
+        assert process.wait_for(30)
+        process.send(signal.SIGINT)
+        assert process.wait() == -signal.SIGINT
+        process.kill()
     with open_store(url) as store:
-        check_confirmed(store, confirmed)
+        assert list(check_confirmed(store.log(SPEC), read_confirmed(1, process.lines))) == []
         store.log(SPEC).writer().close()
 
 
@@ -234,89 +214,33 @@ def test_a_store_handed_to_another_process_says_how_to_open_it_there(url: str) -
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kind", ["mariadb", "mariadb-binary", "postgresql"])
+@pytest.mark.parametrize("kind", ["mariadb?driver=text", "mariadb?driver=binary", "mariadb?layout=nerve", "postgresql"])
 def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(
-    kind: str, kills: int, request: pytest.FixtureRequest
+    kind: str, size: str, request: pytest.FixtureRequest
 ) -> None:
     """Writer and reader are not told: they wait for the server, and go on."""
-    name, _, driver = kind.partition("-")
+    name, mark, options = kind.partition("?")
     request.getfixturevalue(name)
-    if driver:
+    if options == "driver=binary":
         pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
-    option = f"torture{'?driver=' * bool(driver)}{driver}"
-    draw = random.Random(4)
-    with services.private(name) as server, open_store(server.url + option) as store:
-        url = store.url
-        log = store.log(SPEC)
-        with child("append.py", url, "7", "15", "0") as process, Follower(log) as follower:
-            confirmed: list[tuple[int, ...]] = []
-            for _ in range(kills // 5):
-                confirmed += [numbers(line) for line in lines(process, draw.randint(5, 60)) if line[0] != "r"]
-                server.kill()
-                server.start()
-            confirmed += [numbers(line) for line in lines(process, 20)]
-            process.kill()
-            confirmed += [numbers(line) for line in process.stdout or () if line.endswith("\n")]
-            follower.wait_for(confirmed[-1][2])
-        check_confirmed(store, confirmed)
-        with log.writer("child") as writer:
-            check_sequence(store, 0, writer.sequence)
-            assert writer.sequence >= confirmed[-1][0]
-        assert follower.seen == list(range(1, len(follower.seen) + 1)), "each id once, in order"
+    with services.private(name) as server:
+        scratch = scratch_beside(f"{server.url}torture{mark}{options}", "torture-test")
+        plan = Plan(kills=200 if size == "long" else 7, seed=4)
+        report = torture(scratch, plan, server=server)
+    assert report.problems == ()
+    assert report.databases_killed > 0
 
 
-class Follower:
-    """A reader in a thread that follows the log, whatever happens to its server."""
-
-    def __init__(self, log: Log) -> None:
-        self.seen: list[int] = []
-        self._reader = log.reader("follower")
-        self._moved = threading.Condition()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.close()
-        self._thread.join(60)
-
-    def wait_for(self, last_id: int) -> None:
-        with self._moved:
-            assert self._moved.wait_for(lambda: self.seen and self.seen[-1] >= last_id, 60)
-
-    def _run(self) -> None:
-        for batch in self._reader.batches(follow=True):
-            with self._moved:
-                self.seen += range(batch.first_id, batch.last_id + 1)
-                self._moved.notify_all()
-            self._reader.ack(batch.ids)
-
-
-@contextlib.contextmanager
-def child(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of tests/log/children that is certainly gone afterwards."""
-    process = subprocess.Popen([sys.executable, str(CHILDREN / name), *arguments], stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait()
-        output(process).close()
-
-
-def stop(process: subprocess.Popen[str], store: LogStore) -> None:
+def stop(process: Child, store: LogStore) -> None:
     """Stop *process* outside a transaction: inside one it would hold the store's lock for as long as it is stopped."""
     clock = SystemClock()
     deadline = clock.monotonic() + 30
     while clock.monotonic() < deadline:
-        process.send_signal(signal.SIGSTOP)
+        process.send(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
         if is_free(store.url):
             return
-        process.send_signal(signal.SIGCONT)
+        process.send(signal.SIGCONT)
     raise TimeoutError("the process was inside a transaction each time it was stopped")
 
 
@@ -343,53 +267,20 @@ def is_free(url: str) -> bool:
 
 
 def is_free_of_writers(url: str) -> bool:
-    with connected(url) as connection:
+    table = "millstream_nerve_queues" if is_nerve(url) else "millstream_logs"
+    with connected(url.partition("?")[0]) as connection:
         try:
-            connection.rows("SELECT name FROM millstream_logs FOR UPDATE NOWAIT")
+            connection.rows(f"SELECT * FROM {table} FOR UPDATE NOWAIT")
         except ServerError:
             return False
         return True
 
 
-def started(url: str, lease: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+def started(url: str, lease: float) -> Child:
     """A writer that has its lease. Raises WriterBusyError where it did not get it."""
     with open_store(url) as store:
         store.log(SPEC).writer().close()
-    return child("append.py", url, "5", lease, "0")
-
-
-def output(process: subprocess.Popen[str]) -> IO[str]:
-    assert process.stdout is not None
-    return process.stdout
-
-
-def lines(process: subprocess.Popen[str], count: int) -> list[str]:
-    """The next *count* lines that *process* prints."""
-    return [output(process).readline() for _ in range(count)]
-
-
-def numbers(line: str) -> tuple[int, ...]:
-    return tuple(map(int, line.split()))
-
-
-def check_confirmed(store: LogStore, confirmed: list[tuple[int, ...]]) -> None:
-    """Every pack that was confirmed is stored under its ids."""
-    for turn, first, last, thread in confirmed:
-        found = [m.body for batch in store.log(SPEC).read(first, last) for m in batch]
-        assert found == [b"%d %d %d" % (thread, turn, n) for n in range(last - first + 1)]
-
-
-def check_sequence(store: LogStore, checked: int, sequence: int) -> int:
-    """From id *checked* + 1 on, the packs follow one another without a gap or a repetition, up to *sequence*."""
-    log = store.log(SPEC)
-    assert log.verify().ok
-    found: list[Message] = [m for batch in log.read(checked + 1) for m in batch]
-    places = [tuple(map(int, m.body.split())) for m in found]
-    for before, after in itertools.pairwise(places):
-        assert after in ((0, before[1], before[2] + 1), (0, before[1] + 1, 0))
-    if places:
-        assert places[-1][1] == sequence
-    return max(log.last_id - 1, 0)
+    return Child(WRITER, url, 1, 5, lease, 1)
 
 
 def eventually(call: Callable[[], Result], seconds: float = 30) -> Result:

@@ -15,6 +15,7 @@ import click
 
 from millstream.cli.common import json_option, print_json, size_text, store_options
 from millstream.cli.log_trim import trim
+from millstream.cli.log_torture import torture_command
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
 from millstream.log import (
@@ -46,6 +47,9 @@ class ConfirmationLostError(MillstreamError):
 @click.group()
 def log() -> None:
     """Write, read and check message logs."""
+
+
+log.add_command(torture_command)
 
 
 @log.command()

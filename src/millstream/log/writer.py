@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
@@ -11,7 +12,7 @@ from millstream.core.message import Message
 from millstream.log.backend import Backend, Head
 from millstream.log.callbacks import Callbacks
 from millstream.log.committer import Committer
-from millstream.log.errors import DamagedLogError, FencedError
+from millstream.log.errors import DamagedLogError, FencedError, StorageError
 from millstream.log.group_commit import GroupCommit
 from millstream.log.ids import IdRange
 from millstream.log.lease import Lease
@@ -160,9 +161,12 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._group.failure is not None:
-            self._group.failure_is_known = True  # what went wrong is under way already
-        self.close()
+        if error is None or self._group.failure is None:
+            self.close()
+            return
+        self._group.failure_is_known = True  # what went wrong is under way already
+        with contextlib.suppress(StorageError):  # a lease that cannot be given back runs out by itself
+            self.close()
 
     def __reduce__(self) -> str:
         raise TypeError("a writer stays in its process; open the store by its URL in the other one")

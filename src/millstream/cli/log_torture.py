@@ -1,0 +1,95 @@
+"""``millstream log torture``: the crash test, on one's own disk or database."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.common import is_terminal, json_option, print_json, store_options
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.testing.services import Server
+    from millstream.testing.torture import Plan, Report
+
+
+@click.command("torture")
+@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="So many processes are killed.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
+@click.option("--seed", type=click.IntRange(0), help="Draw as the run did that printed this seed.")
+@click.option("--private", "server", metavar="NAME", help="Start a server (mariadb) of one's own, and kill it as well.")
+@click.option("--keep", is_flag=True, help="Leave the tortured store where it is.")
+@json_option
+@store_options
+def torture_command(
+    settings: Settings,
+    kills: int,
+    seconds: float | None,
+    seed: int | None,
+    server: str | None,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Kill writers, readers and (with --private) the database at random moments, and see that nothing is lost.
+
+    It makes a store of its own beside the one that --store names, on the same disk or server, and removes it in the
+    end; no log that is there is touched. Checked after every kill: what was confirmed is stored, ids are dense,
+    checksums hold, nothing is stored twice, and what was acknowledged longer ago than the stated window is not
+    delivered again. Where something is wrong the store is kept, and the exit code is 1.
+    """
+    from millstream.testing import services
+    from millstream.testing.torture import Plan
+
+    if keep and server:
+        raise click.UsageError("--keep and --private exclude each other: the server ends with the command")
+    plan = Plan(kills, seconds, secrets.randbits(32) if seed is None else seed)
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(services.private(server)) if server else None
+        url = f"{running.url}torture" if running else settings.log_url
+        report = _torture_beside(url, plan, running, keep)
+    print_json(report) if as_json else _print(report)
+    return 0 if report.ok else 1
+
+
+def _torture_beside(url: str, plan: Plan, server: Server | None, keep: bool) -> Report:
+    from millstream.testing.torture import scratch_beside, torture
+
+    scratch = scratch_beside(url, f"millstream-torture-{plan.seed:08x}")
+    report = None
+    try:
+        with _progress(plan) as tell:
+            report = torture(scratch, plan, server=server, tell=tell)
+        return report
+    finally:
+        if server is None and not keep and (report is None or report.ok):
+            scratch.remove()
+
+
+@contextlib.contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[int], None]]:
+    """A bar for people who watch; it counts kills."""
+    if not is_terminal():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("killing", total=plan.kills)
+        yield lambda kills: progress.update(task, completed=kills)
+
+
+def _print(report: Report) -> None:
+    for problem in report.problems:
+        click.echo(problem, err=True)
+    killed = f"{report.writers_killed} writers, {report.readers_killed} readers, {report.databases_killed} databases"
+    click.echo(f"store      {report.store}, seed {report.seed}, {report.seconds:.0f} seconds")
+    click.echo(f"killed     {killed}")
+    click.echo(f"confirmed  {report.packs_confirmed:,} packs; stored {report.messages_stored:,} messages")
+    click.echo(f"delivered  {report.messages_delivered:,}, after a kill at most {report.redelivered_most:,} again")
+    kept = "" if report.ok else "; the store is kept as it is, unless the server was a private one"
+    click.echo(f"result     {'nothing was lost' if report.ok else f'{len(report.problems)} problems'}{kept}")

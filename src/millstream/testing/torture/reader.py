@@ -1,0 +1,32 @@
+"""A reader to be killed: follows the log, and acknowledges what it was given.
+
+Arguments: URL of the store, messages a batch. Prints ``given FIRST LAST`` before it acknowledges a batch, and after
+that ``acked LAST TIME`` with the machine's monotonic time in seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, open_store
+from millstream.testing.torture.plan import CONSUMER, LOG
+
+
+def main(url: str, count: int) -> None:
+    """Read until killed."""
+    clock = SystemClock()
+    with open_store(url) as store, store.log(LogSpec(LOG)).reader(CONSUMER) as reader:
+        for batch in reader.batches(count, follow=True):
+            _say(f"given {batch.first_id} {batch.last_id}")
+            reader.ack(batch.ids)
+            _say(f"acked {batch.last_id} {clock.monotonic()}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,82 @@
+"""A store of its own for a torture, on the disk or the server of a given one, which is not touched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from millstream.log import LogInputError, LogNotFoundError, StorageError
+from millstream.log.database.driver import ServerError
+from millstream.log.database.place import masked
+from millstream.testing.databases import connected
+
+_DATABASE_EXISTS = {1007, "42P04"}  # of MariaDB and MySQL, of PostgreSQL
+_LAYOUT = {"layout", "shards", "pointers", "rps"}
+
+
+class Scratch(msgspec.Struct, frozen=True):
+    """A store at ``url`` that nobody else uses; ``remove`` takes it away with all that is in it."""
+
+    url: str
+    shown: str
+    remove: Callable[[], None]
+
+
+def scratch_beside(url: str, name: str) -> Scratch:
+    """A new store called *name* beside the one at *url*.
+
+    Raises :class:`LogInputError` where something of that name exists or the store has no place beside it,
+    :class:`LogNotFoundError`.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme in {"sqlite", "segments"} and rest.startswith("/"):
+        return _folder(scheme, Path(rest[1:]).absolute().parent, name)
+    if scheme in {"mysql", "postgresql"}:
+        return _database(url, name.replace("-", "_"))
+    raise LogInputError(f"{masked(url)[:200]!r} cannot be tortured; name a store on a disk or a database server")
+
+
+def _folder(scheme: str, parent: Path, name: str) -> Scratch:
+    if not parent.is_dir():
+        raise LogNotFoundError(f"there is no folder {parent}; name a store on a disk with --store URL")
+    folder = parent / name
+    try:
+        folder.mkdir()
+    except FileExistsError as error:
+        raise _exists(str(folder)) from error
+    url = f"{scheme}:///{folder / 'log'}"
+    return Scratch(url, url, lambda: shutil.rmtree(folder))
+
+
+def _database(url: str, name: str) -> Scratch:
+    own = urlunsplit(urlsplit(url)._replace(path="/" + name))
+
+    def execute(statement: str) -> None:
+        try:
+            with connected(_plain(own), database=False) as connection:
+                connection.execute(statement)
+        except ServerError as error:
+            if error.code in _DATABASE_EXISTS:
+                raise _exists(masked(own)) from error
+            raise StorageError(f"{masked(own)}: {error}; the account must be allowed to make a database") from error
+
+    execute(f"CREATE DATABASE {name}")
+    force = " WITH (FORCE)" if url.startswith("postgresql:") else ""
+    return Scratch(own, masked(own), lambda: execute(f"DROP DATABASE {name}{force}"))
+
+
+def _plain(url: str) -> str:
+    """*url* without what it says of a layout."""
+    parts = urlsplit(url)
+    options = [(name, value) for name, value in parse_qsl(parts.query) if name not in _LAYOUT]
+    return urlunsplit(parts._replace(query=urlencode(options)))
+
+
+def _exists(what: str) -> LogInputError:
+    return LogInputError(
+        f"{what} exists already: a torture uses nothing that is there. Remove it, or name another seed"
+    )

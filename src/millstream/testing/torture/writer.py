@@ -1,0 +1,51 @@
+"""A writer to be killed: appends packs, and prints what was confirmed.
+
+Arguments: URL of the store, run, messages a pack, seconds of the lease, threads. One thread sends with sequences,
+more of them without. Prints ``ready SEQUENCE LAST`` and then ``THREAD TURN FIRST LAST`` after each pack.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from millstream.log import FencedError, LogSpec, Writer, WriterFailedError, open_store
+from millstream.testing.torture.messages import pack
+from millstream.testing.torture.plan import LOG, PRODUCER
+
+FENCED, FAILED = 7, 8
+"""Exit codes of a writer that was replaced, and of one whose store has refused."""
+
+
+def main(url: str, run: int, count: int, lease: float, threads: int) -> None:
+    """Append until killed."""
+    with open_store(url, lease_seconds=lease) as store, store.log(LogSpec(LOG)).writer(PRODUCER) as writer:
+        _say(f"ready {writer.sequence} {writer.last_id}")
+        for number in range(1, threads):
+            threading.Thread(target=_append, args=(writer, run, number, count), daemon=True).start()
+        _append(writer, run, threads if threads > 1 else 0, count)
+
+
+def _append(writer: Writer, run: int, thread: int, count: int) -> None:
+    turn = writer.sequence if thread == 0 else 0
+    while True:
+        turn += 1
+        ids = writer.append(pack(run, thread, turn, count), sequence=turn if thread == 0 else None)
+        if ids is not None:
+            _say(f"{thread} {turn} {ids.first} {ids.last}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+    except FencedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(FENCED)
+    except WriterFailedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(FAILED)
