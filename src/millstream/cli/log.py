@@ -14,8 +14,8 @@ from typing import TypeVar
 import click
 
 from millstream.cli.common import json_option, print_json, size_text, store_options
-from millstream.cli.log_trim import trim
 from millstream.cli.log_torture import torture_command
+from millstream.cli.log_trim import trim
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
 from millstream.log import (
