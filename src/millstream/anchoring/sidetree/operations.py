@@ -102,6 +102,15 @@ def parse_request(data: bytes, profile: Profile) -> Operation:
     return _create(request, profile) if kind == OperationType.CREATE else _signed_operation(kind, request, profile)
 
 
+def revive(request: Object, suffix: str, profile: Profile) -> Operation:
+    """The operation whose ``request`` was checked and stored once; its delta may be None. Nothing is checked again."""
+    kind = OperationType(request["type"])
+    if kind == OperationType.CREATE:
+        return Operation(kind, suffix, request["delta"], request["suffixData"])
+    signed = parse_signed(request["signedData"], profile)
+    return Operation(kind, suffix, request.get("delta"), reveal_value=request["revealValue"], signed=signed)
+
+
 def check_suffix_data(value: object, profile: Profile) -> Object:
     """*value*, which must be the suffix data of a create. Raises :class:`RequestError`."""
     required, optional = {"deltaHash", "recoveryCommitment"}, {"type"} | profile.extra_suffix_data

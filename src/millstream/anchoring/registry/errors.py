@@ -1,0 +1,41 @@
+"""Every error of the registry.
+
+::
+
+    RegistryError          (AnchoringError)
+    ├── QueueStoppedError    the operation queue is not started, or was closed
+    ├── CrowdedError         too many operations are under way; ``retry_after`` seconds (BusyError)
+    ├── DatabaseBusyError    the database did not answer; the same call may succeed later (BusyError)
+    └── UnknownOperationError  no operation of this id was ever accepted (NotFoundError)
+"""
+
+from __future__ import annotations
+
+from millstream.anchoring.errors import AnchoringError
+from millstream.core.errors import BusyError, NotFoundError
+
+
+class RegistryError(AnchoringError):
+    """The registry of identifiers could not do what was asked."""
+
+
+class QueueStoppedError(RegistryError):
+    """The operation queue is not started, or was closed; open a new one."""
+
+
+class CrowdedError(RegistryError, BusyError):
+    """Too many operations are under way. Try again after ``retry_after`` seconds."""
+
+    def __init__(self, waiting: int, limit: int, retry_after: float) -> None:
+        super().__init__(
+            f"{waiting:,} operations are under way, and {limit:,} may be; try again in {retry_after:.0f} s"
+        )
+        self.retry_after = retry_after
+
+
+class DatabaseBusyError(RegistryError, BusyError):
+    """The registry's database did not answer or was locked; the same call may succeed later."""
+
+
+class UnknownOperationError(RegistryError, NotFoundError):
+    """No operation of this id was ever accepted here."""

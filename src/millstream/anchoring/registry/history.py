@@ -1,0 +1,120 @@
+"""What was anchored, by DID: the observer's table, and the state of a DID out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.anchoring.ledger import GENESIS, LedgerEntry
+from millstream.anchoring.registry import tables as t
+from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.versions import Versions
+from millstream.anchoring.sidetree import (
+    Anchored,
+    DidState,
+    Operation,
+    OperationType,
+    ReadBatch,
+    parse_did,
+    resolution,
+    resolve,
+)
+from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
+from millstream.anchoring.sidetree.operations import revive
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class AnchorRecord(msgspec.Struct, frozen=True):
+    """An observed anchor: how many operations were read from it, and what was wrong with it, if anything was."""
+
+    number: int
+    hash: str
+    operations: int
+    fault: str | None
+
+
+class History:
+    """The anchored operations of every DID, in *database*. Thread-safe."""
+
+    def __init__(self, database: RegistryDatabase, store: OperationStore, versions: Versions) -> None:
+        self._database = database
+        self._store = store
+        self._versions = versions
+
+    def position(self) -> tuple[int, str]:
+        """The last ledger entry that was observed, and its hash; 0 before the first."""
+        query = sa.select(t.anchors.c.number, t.anchors.c.hash).order_by(t.anchors.c.number.desc()).limit(1)
+        row = self._database.read(lambda c, _now: c.execute(query).first())
+        return (row.number, row.hash) if row else (0, GENESIS)
+
+    def anchor(self, number: int) -> AnchorRecord | None:
+        """What was observed of ledger entry *number*; None while it was not."""
+        query = sa.select(*[t.anchors.c[name] for name in AnchorRecord.__struct_fields__])
+        row = self._database.read(lambda c, _now: c.execute(query.where(t.anchors.c.number == number)).first())
+        return AnchorRecord(*row) if row else None
+
+    def record(self, entry: LedgerEntry, batch: ReadBatch | None, fault: str | None) -> bool:
+        """Ledger *entry* holds *batch*, or nothing that readers take. All of it is recorded, or none.
+
+        False where another instance has recorded it already.
+        """
+        operations = batch.operations if batch else ()
+        requests = [canonical(operation.request) for operation in operations]
+        anchor = {"number": entry.number, "hash": entry.hash, "operations": len(operations), "fault": fault}
+        rows = [
+            {"suffix": operation.suffix, "number": entry.number, "place": place, "request": request}
+            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
+        ]
+
+        def transaction(connection: sa.Connection, now: int) -> bool:
+            if connection.execute(sa.select(t.anchors.c.number).where(t.anchors.c.number == entry.number)).first():
+                return False
+            connection.execute(sa.insert(t.anchors), anchor)
+            if rows:
+                connection.execute(sa.insert(t.history), rows)
+                self._store.observed(connection, now, entry.number, [hash_bytes(request) for request in requests])
+            return True
+
+        try:
+            return self._database.write(transaction)
+        except sa.exc.IntegrityError:  # both looked before either wrote
+            return False
+
+    def operations(self, suffix: str) -> Sequence[Anchored]:
+        """All anchored operations on *suffix*, in ledger order."""
+        query = sa.select(t.history.c.number, t.history.c.place, t.history.c.request)
+        query = query.where(t.history.c.suffix == suffix).order_by(t.history.c.number, t.history.c.place)
+        rows = self._database.read(lambda c, _now: c.execute(query).all())
+        profile = self._versions.at(2**62).profile
+        return [Anchored(row.number, row.place, revive(_decoder.decode(row.request), suffix, profile)) for row in rows]
+
+    def state(self, suffix: str) -> DidState | None:
+        """Where the DID of *suffix* stands; None where it is not anchored."""
+        return resolve(self.operations(suffix))
+
+    def resolve(self, did: str) -> dict[str, Any] | None:
+        """The resolution result of *did*, a short or long form; None where nothing is known of it.
+
+        Raises :class:`~millstream.anchoring.sidetree.RequestError` for what is no DID of this network.
+        """
+        identifier = parse_did(did, self._versions.at(2**62).profile)
+        return resolution(identifier, self.state(identifier.suffix))
+
+    def refusal(self, operation: Operation) -> str | None:
+        """Why *operation*, which is no create, cannot be valid now; None where it may be."""
+        anchored = self.operations(operation.suffix)
+        if not anchored:
+            waiting = any(
+                status.state not in ("rejected", "dead") for status in self._store.statuses_of(operation.suffix)
+            )
+            return None if waiting else "the DID is not known here: create it first"
+        if any(each.operation.type == OperationType.DEACTIVATE for each in anchored):
+            state = resolve(anchored)
+            if state is not None and state.deactivated:
+                return "the DID is deactivated, and that is final"
+        return None

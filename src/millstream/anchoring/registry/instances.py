@@ -1,0 +1,63 @@
+"""Instances: who is alive, and what becomes of the operations of one that is not (seed document, "Recovery")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from millstream.anchoring.registry import tables as t
+from millstream.anchoring.registry.operation_queue import OperationQueueSettings
+from millstream.anchoring.registry.operation_store import OperationStore
+
+
+class Instances:
+    """The instances that share the operations of *store*; this one is *instance*. Thread-safe."""
+
+    def __init__(self, store: OperationStore, instance: str, settings: OperationQueueSettings) -> None:
+        self._store = store
+        self.instance = instance
+        self._settings = settings
+
+    def heartbeat(self) -> None:
+        """Say that this instance is alive. A new process has a new name, so an old entry is never revived."""
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            mine = sa.update(t.instances).where(t.instances.c.instance == self.instance).values(updated_at=now)
+            if not connection.execute(mine).rowcount:
+                connection.execute(sa.insert(t.instances).values(instance=self.instance, updated_at=now))
+
+        self._store.database.write(transaction)
+
+    def leave(self) -> None:
+        """This instance ends in order: its entry goes, its operations were handed back."""
+        self._forget(self.instance)
+
+    def dead(self) -> Sequence[str]:
+        """The other instances that have given no sign for longer than the task expiration."""
+        seconds = self._settings.task_expiration
+
+        def query(connection: sa.Connection, now: int) -> Sequence[str]:
+            silent = t.instances.c.updated_at < now - int(seconds * 1_000_000)
+            others = sa.select(t.instances.c.instance).where(silent, t.instances.c.instance != self.instance)
+            return list(connection.scalars(others.order_by(t.instances.c.updated_at)))
+
+        return self._store.database.read(query)
+
+    def bury_dead(self) -> int:
+        """The monitor's task: repost the operations of dead instances, at most ``max_repost``; returns how many.
+
+        Open cuts of a dead instance are inherited by this one. An entry goes when nothing is left of it.
+        """
+        reposted = 0
+        for name in self.dead():
+            reposted += self._store.repost(name, self._settings.max_repost - reposted)
+            self._store.inherit(name, self.instance)
+            if reposted >= self._settings.max_repost:
+                break
+            self._forget(name)
+        return reposted
+
+    def _forget(self, name: str) -> None:
+        entry = sa.delete(t.instances).where(t.instances.c.instance == name)
+        self._store.database.write(lambda connection, _now: connection.execute(entry))

@@ -1,0 +1,287 @@
+"""The durable state of every operation, from acceptance to its end: one row each, one transaction a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from millstream.anchoring.registry import tables as t
+from millstream.anchoring.registry.database import RegistryDatabase, insert_new
+from millstream.anchoring.registry.states import (
+    FINAL,
+    OpenCut,
+    OperationState,
+    OperationStatus,
+    QueuedOperation,
+    Submission,
+)
+
+_ops = t.operations
+_STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "retries", "anchor", "place", "reason")]
+_QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at")]
+_CHUNK = 5_000
+
+
+class _TakenOverError(Exception):
+    """Rolls a transaction back."""
+
+
+class OperationStore:
+    """The operations in *database*. Thread-safe. Final ones are kept for *lifespan* seconds."""
+
+    def __init__(self, database: RegistryDatabase, *, lifespan: float = 24 * 3600) -> None:
+        self.database = database
+        self._lifespan = int(lifespan * 1_000_000)
+
+    # Acceptance
+
+    def accept(self, submissions: Sequence[Submission]) -> Sequence[OperationStatus]:
+        """Take *submissions*, all or none, durably; one that is known already stays as it is. Statuses, in order."""
+
+        def transaction(connection: sa.Connection, now: int) -> Sequence[OperationStatus]:
+            known = _statuses(connection, _ops.c.id, [s.id for s in submissions])
+            rows = {s.id: _row(s, now) for s in submissions if s.id not in known}
+            if rows:
+                connection.execute(insert_new(connection, _ops), list(rows.values()))
+                known |= _statuses(connection, _ops.c.id, list(rows))
+            return [known[submission.id] for submission in submissions]
+
+        return self.database.write(transaction)
+
+    def status(self, operation: str) -> OperationStatus | None:
+        """Where the operation of this id stands; None where it was never accepted, or its record has expired."""
+        return self.database.read(lambda c, _now: _statuses(c, _ops.c.id, [operation]).get(operation))
+
+    def statuses_of(self, suffix: str) -> Sequence[OperationStatus]:
+        """All operations on *suffix* that are recorded, in the order of acceptance."""
+        query = sa.select(*_STATUS).where(_ops.c.suffix == suffix).order_by(_ops.c.seq)
+        return self.database.read(lambda c, _now: [_status(row) for row in c.execute(query)])
+
+    def open_count(self) -> int:
+        """How many operations are not in a final state."""
+        query = sa.select(sa.func.count()).where(_ops.c.open)
+        return int(self.database.read(lambda c, _now: c.scalar(query)) or 0)
+
+    def counts(self) -> Mapping[str, int]:
+        """How many operations stand in each state."""
+        query = sa.select(_ops.c.state, sa.func.count()).group_by(_ops.c.state)
+        found = self.database.read(lambda c, _now: {row[0]: int(row[1]) for row in c.execute(query)})
+        return {state.value: found.get(state.value, 0) for state in OperationState}
+
+    # The queue of an instance
+
+    def claim(self, instance: str, limit: int, *, older_than: float = 0.0) -> int:
+        """Put up to *limit* accepted operations into the queue of *instance*, oldest first: those that have been due
+        for *older_than* seconds."""
+
+        def transaction(connection: sa.Connection, now: int) -> int:
+            latest = now - int(older_than * 1_000_000)
+            due = sa.select(_ops.c.seq).where(_ops.c.state == OperationState.ACCEPTED, _ops.c.available_at <= latest)
+            due = due.order_by(_ops.c.seq).limit(limit).with_for_update(skip_locked=True)
+            return _queue(connection, instance, [row.seq for row in connection.execute(due)])
+
+        return self.database.write(transaction)
+
+    def take(self, instance: str, operations: Sequence[str]) -> int:
+        """Put those of *operations* (ids) that are accepted into the queue of *instance*."""
+
+        def transaction(connection: sa.Connection, _now: int) -> int:
+            query = sa.select(_ops.c.seq).where(_ops.c.id.in_(operations), _ops.c.state == OperationState.ACCEPTED)
+            return _queue(connection, instance, [row.seq for row in connection.execute(query.with_for_update())])
+
+        return self.database.write(transaction)
+
+    def queued(self, instance: str) -> int:
+        """How many operations are in the queue of *instance*."""
+        query = sa.select(sa.func.count()).where(_in_queue(instance))
+        return int(self.database.read(lambda c, _now: c.scalar(query)) or 0)
+
+    def next_in_queue(self, instance: str, limit: int) -> Sequence[QueuedOperation]:
+        """The first operations of *instance* that may be cut: none whose DID has an earlier one under way."""
+        earlier = _ops.alias("earlier")
+        same = sa.and_(earlier.c.suffix == _ops.c.suffix, earlier.c.open, earlier.c.seq < _ops.c.seq)
+        first = ~sa.exists(sa.select(sa.literal(1)).select_from(earlier).where(same))
+        query = sa.select(*_QUEUED).where(_in_queue(instance), first).order_by(_ops.c.seq).limit(limit)
+        return self.database.read(lambda c, _now: [QueuedOperation(*row) for row in c.execute(query)])
+
+    def give_back(self, instance: str, delays: Mapping[int, float], *, reasons: Mapping[int, str], most: int) -> None:
+        """Queued operations failed: each may be claimed again after its delay in seconds, by any instance.
+
+        *delays* and *reasons* are by place in the order of acceptance. An operation with *most* retries is dead.
+        """
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            rows = connection.execute(
+                sa.select(_ops.c.seq, _ops.c.retries).where(_in_queue(instance), _ops.c.seq.in_(list(delays)))
+            ).all()
+            for seq, retries in rows:
+                values = _retried(now, delays[seq]) if retries < most else self._ended(OperationState.DEAD, now)
+                change = {**values, "reason": reasons.get(seq), "retries": min(retries + 1, most)}
+                connection.execute(sa.update(_ops).where(_ops.c.seq == seq).values(change))
+
+        self.database.write(transaction)
+
+    def reject(self, reasons: Mapping[int, str]) -> None:
+        """Queued operations can never be anchored: reasons by place in the order of acceptance."""
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            ended = self._ended(OperationState.REJECTED, now)
+            for seq, reason in reasons.items():
+                mine = sa.and_(_ops.c.seq == seq, _ops.c.state == OperationState.QUEUED)
+                connection.execute(sa.update(_ops).where(mine).values(**ended, reason=reason))
+
+        self.database.write(transaction)
+
+    def redrive(self, operations: Sequence[str] | None = None) -> int:
+        """Let dead operations, those named or all, be tried again with all their retries. Returns how many."""
+        chosen = _ops.c.state == OperationState.DEAD
+        if operations is not None:
+            chosen = sa.and_(chosen, _ops.c.id.in_(operations))
+
+        def transaction(connection: sa.Connection, now: int) -> int:
+            fresh = {**_retried(now, 0), "open": True, "retries": 0, "reason": None, "expires_at": None}
+            return connection.execute(sa.update(_ops).where(chosen).values(fresh)).rowcount
+
+        return self.database.write(transaction)
+
+    # Cuts
+
+    def prepare(self, cut: OpenCut, operations: Sequence[QueuedOperation]) -> OpenCut | None:
+        """Write *cut* of these *operations* down, in this order, before anything of it leaves this database.
+
+        None where one of them is no longer in the queue of the cut's instance: others have taken it over.
+        """
+
+        def transaction(connection: sa.Connection, _now: int) -> OpenCut:
+            row = {"instance": cut.instance, "anchor_string": cut.anchor_string, "version": cut.version}
+            values = {**row, "ledger_after": cut.ledger_after, "open": True}
+            key = int(connection.execute(sa.insert(t.cuts).values(values)).inserted_primary_key[0])  # type: ignore[index]
+            mine = sa.update(_ops).where(_in_queue(cut.instance), _ops.c.seq == sa.bindparam("at"))
+            change = mine.values(state=OperationState.CUT, cut=key, place=sa.bindparam("position"))
+            places = [{"at": op.seq, "position": place} for place, op in enumerate(operations)]
+            if connection.execute(change, places).rowcount != len(places):
+                raise _TakenOverError
+            return OpenCut(key, *_fields(cut)[1:])
+
+        try:
+            return self.database.write(transaction)
+        except _TakenOverError:
+            return None
+
+    def open_cuts(self, instance: str | None = None) -> Sequence[OpenCut]:
+        """The cuts that are not observed yet, oldest first; those of *instance*, or all."""
+        columns = [t.cuts.c[name] for name in OpenCut.__struct_fields__]
+        query = sa.select(*columns).where(t.cuts.c.open).order_by(t.cuts.c.cut)
+        query = query if instance is None else query.where(t.cuts.c.instance == instance)
+        return self.database.read(lambda c, _now: [OpenCut(*row) for row in c.execute(query)])
+
+    def operations_of(self, cut: OpenCut) -> Sequence[QueuedOperation]:
+        """The operations of *cut*, in its order."""
+        query = sa.select(*_QUEUED).where(_ops.c.cut == cut.cut).order_by(_ops.c.place)
+        return self.database.read(lambda c, _now: [QueuedOperation(*row) for row in c.execute(query)])
+
+    def anchored(self, cut: OpenCut, number: int) -> None:
+        """The ledger has *cut* as entry *number*."""
+
+        def transaction(connection: sa.Connection, _now: int) -> None:
+            connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(number=number))
+            still = sa.and_(_ops.c.cut == cut.cut, _ops.c.state == OperationState.CUT)
+            connection.execute(sa.update(_ops).where(still).values(state=OperationState.ANCHORED, anchor=number))
+
+        self.database.write(transaction)
+
+    def close_cut(self, cut: OpenCut, fault: str | None) -> None:
+        """The observer has read *cut* back; operations that it did not find in the anchor are rejected with *fault*."""
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            left = sa.update(_ops).where(_ops.c.cut == cut.cut, _ops.c.open)
+            ended = self._ended(OperationState.REJECTED, now)
+            connection.execute(left.values(**ended, reason=fault or "the anchor does not hold this operation"))
+            connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(open=False))
+
+        self.database.write(transaction)
+
+    def observed(self, connection: sa.Connection, now: int, number: int, found: Sequence[str]) -> None:
+        """Ledger entry *number* holds the operations *found* (ids), in this order; part of the observer's change."""
+        ended = {**self._ended(OperationState.OBSERVED, now), "anchor": number, "reason": None}
+        change = sa.update(_ops).where(_ops.c.id == sa.bindparam("name"), _ops.c.state != OperationState.OBSERVED)
+        for start in range(0, len(found), _CHUNK):
+            chunk = found[start : start + _CHUNK]
+            here = set(connection.scalars(sa.select(_ops.c.id).where(_ops.c.id.in_(chunk))))
+            rows = [{"name": name, "at": start + n} for n, name in enumerate(chunk) if name in here]
+            if rows:
+                connection.execute(change.values(**ended, place=sa.bindparam("at")), rows)
+
+    # Death and expiry
+
+    def repost(self, instance: str, limit: int) -> int:
+        """*instance* is gone: its queued operations may be claimed by others, at no cost of a retry."""
+
+        def transaction(connection: sa.Connection, now: int) -> int:
+            query = sa.select(_ops.c.seq).where(_in_queue(instance)).order_by(_ops.c.seq).limit(limit)
+            found = [row.seq for row in connection.execute(query)]
+            connection.execute(sa.update(_ops).where(_ops.c.seq.in_(found)).values(_retried(now, 0)))
+            return len(found)
+
+        return self.database.write(transaction)
+
+    def inherit(self, dead: str, heir: str) -> int:
+        """The open cuts of *dead* are finished by *heir*. Returns how many there are."""
+        change = sa.update(t.cuts).where(t.cuts.c.instance == dead, t.cuts.c.open).values(instance=heir)
+        return self.database.write(lambda c, _now: c.execute(change).rowcount)
+
+    def expire(self, limit: int = 5_000) -> int:
+        """Forget final operations whose lifespan is over, *limit* at a time. Returns how many."""
+
+        def transaction(connection: sa.Connection, now: int) -> int:
+            over = sa.select(_ops.c.seq).where(_ops.c.expires_at <= now, ~_ops.c.open).limit(limit)
+            found = [row.seq for row in connection.execute(over)]
+            return connection.execute(sa.delete(_ops).where(_ops.c.seq.in_(found))).rowcount if found else 0
+
+        total = 0
+        while forgotten := self.database.write(transaction):
+            total += forgotten
+        return total
+
+    def _ended(self, state: OperationState, now: int) -> dict[str, Any]:
+        assert state in FINAL
+        return {"state": state, "open": False, "instance": None, "expires_at": now + self._lifespan}
+
+
+def _row(submission: Submission, now: int) -> dict[str, Any]:
+    given = {name: getattr(submission, name) for name in Submission.__struct_fields__}
+    fresh = {"state": OperationState.ACCEPTED, "open": True, "retries": 0, "accepted_at": now, "available_at": now}
+    return {**given, **fresh}
+
+
+def _retried(now: int, delay: float) -> dict[str, Any]:
+    available = now + int(delay * 1_000_000)
+    return {"state": OperationState.ACCEPTED, "instance": None, "available_at": available}
+
+
+def _in_queue(instance: str) -> sa.ColumnElement[bool]:
+    return sa.and_(_ops.c.state == OperationState.QUEUED, _ops.c.instance == instance)
+
+
+def _queue(connection: sa.Connection, instance: str, found: Sequence[int]) -> int:
+    if found:
+        change = {"state": OperationState.QUEUED, "instance": instance}
+        connection.execute(sa.update(_ops).where(_ops.c.seq.in_(found)).values(change))
+    return len(found)
+
+
+def _fields(cut: OpenCut) -> Sequence[Any]:
+    return [getattr(cut, name) for name in OpenCut.__struct_fields__]
+
+
+def _status(row: Any) -> OperationStatus:
+    values = list(row)
+    values[3] = OperationState(values[3])
+    return OperationStatus(*values)
+
+
+def _statuses(connection: sa.Connection, column: Any, values: Iterable[str]) -> dict[str, OperationStatus]:
+    found = connection.execute(sa.select(*_STATUS).where(column.in_(list(values))))
+    return {row.id: _status(row) for row in found}

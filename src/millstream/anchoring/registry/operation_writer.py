@@ -1,0 +1,193 @@
+"""The batch writer of operations: cuts the queue, and sees each cut through to exactly one anchor (promise P7).
+
+prepare (write the cut down) → write the files → anchor → observe → forget. Each step may be done again, by this
+instance or, after its death, by another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from millstream.anchoring.cas import Cas
+from millstream.anchoring.errors import AnchoringError
+from millstream.anchoring.ledger import Ledger, LedgerEntry
+from millstream.anchoring.registry.filling import that_fit, write_what_fits
+from millstream.anchoring.registry.operation_observer import OperationObserver
+from millstream.anchoring.registry.operation_queue import OperationQueue, RemovedOperations
+from millstream.anchoring.registry.states import OpenCut, QueuedOperation
+from millstream.anchoring.registry.versions import Version, Versions
+from millstream.anchoring.sidetree import (
+    BatchTooLargeError,
+    Operation,
+    Profile,
+    RequestError,
+    WrittenBatch,
+    parse_request,
+    write_batch,
+)
+from millstream.anchoring.sidetree.operations import revive
+from millstream.core.clock import MICROSECONDS
+
+_log = logging.getLogger(__name__)
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class _Parsed(msgspec.Struct, frozen=True):
+    queued: QueuedOperation
+    operation: Operation
+
+
+class OperationWriter:
+    """Cuts the operations of *queue* into batches, writes them to *cas*, and anchors them in *ledger*. Thread-safe.
+
+    A batch is cut when MAX_OPERATION_COUNT operations wait, when their files are estimated to be full, or when the
+    oldest has waited for *timeout* seconds since it was accepted (``batch-writer-timeout``).
+    """
+
+    def __init__(
+        self,
+        queue: OperationQueue,
+        cas: Cas,
+        ledger: Ledger,
+        observer: OperationObserver,
+        versions: Versions,
+        *,
+        timeout: float = 60.0,
+        max_operations: int | None = None,
+    ) -> None:
+        self._queue = queue
+        self._store = queue.store
+        self._cas = cas
+        self._ledger = ledger
+        self._observer = observer
+        self._versions = versions
+        self._timeout = int(timeout * MICROSECONDS)
+        self._most = max_operations
+        self._cutting = threading.Lock()
+
+    def cut(self, *, force: bool = False) -> Sequence[LedgerEntry]:
+        """Anchor every batch that is due, and with *force* whatever may be cut; returns the new ledger entries.
+
+        An operation that can never be anchored is rejected with its reason, one that fails otherwise is tried again
+        later, and the others go on. Whatever fails in between is finished by the next call.
+        """
+        with self._cutting:
+            entries = self._finish_open()
+            while waiting := self._due(force):
+                with self._queue.remove(waiting) as removed:
+                    prepared = self._prepare(removed)
+                if prepared is not None:
+                    entries.append(self._finish(*prepared))
+            return entries
+
+    def recover(self) -> Sequence[LedgerEntry]:
+        """Finish the cuts that are this instance's, its own or inherited; returns their ledger entries."""
+        with self._cutting:
+            return self._finish_open()
+
+    def _finish_open(self) -> list[LedgerEntry]:
+        return [self._finish(cut, self._rewritten(cut)) for cut in self._store.open_cuts(self._queue.instance)]
+
+    def _due(self, force: bool) -> Sequence[QueuedOperation]:
+        """The operations of the next batch, all accepted under one version; none where it is not due."""
+        profile = self._version().profile
+        most = min(self._most or profile.max_operations, profile.max_operations)
+        waiting = self._queue.peek(most)
+        if not waiting:
+            return []
+        leading = list(itertools.takewhile(lambda each: each.version == waiting[0].version, waiting))
+        now = self._store.database.read(lambda _connection, now: now)
+        aged = now - leading[0].accepted_at >= self._timeout
+        return (
+            leading if force or aged or len(waiting) == most or len(leading) < len(waiting) else self._if_full(leading)
+        )
+
+    def _if_full(self, waiting: Sequence[QueuedOperation]) -> Sequence[QueuedOperation]:
+        """*waiting* where the files they give are estimated to be full; nothing is parsed while they cannot be."""
+        profile = self._version().profile
+        if sum(len(each.request) for each in waiting) < min(profile.max_chunk_bytes, profile.max_proof_bytes):
+            return []
+        operations = [_revived(each, profile) for each in waiting]
+        return waiting if that_fit(operations, profile) < len(operations) else []
+
+    def _version(self) -> Version:
+        return self._versions.at(self._store.database.clock.now())
+
+    def _prepare(self, removed: RemovedOperations) -> tuple[OpenCut, WrittenBatch] | None:
+        """The cut of what was *removed*, written down, and its batch; None where nothing is left to cut."""
+        version = self._version()
+        parsed, rejected, failed = _parse(removed.operations, version)
+        batch = None
+        while parsed and batch is None:
+            try:
+                batch = write_what_fits([each.operation for each in parsed], version.profile)
+            except BatchTooLargeError as error:
+                rejected[parsed.pop(0).queued.seq] = str(error)
+        self._settle(removed, rejected, failed)
+        cut = batch and self._write_down(batch, parsed, version)
+        return (cut, batch) if cut and batch else None
+
+    def _write_down(self, batch: WrittenBatch, parsed: Sequence[_Parsed], version: Version) -> OpenCut | None:
+        by_suffix = {each.operation.suffix: each.queued for each in parsed}
+        head = self._ledger.head()
+        after = head.number if head else 0
+        cut = OpenCut(0, self._queue.instance, batch.anchor, version.name, after)
+        return self._store.prepare(cut, [by_suffix[operation.suffix] for operation in batch.operations])
+
+    def _settle(self, removed: RemovedOperations, rejected: dict[int, str], failed: dict[int, str]) -> None:
+        if rejected:
+            self._store.reject(rejected)
+        if failed:
+            poisoned = [operation for operation in removed.operations if operation.seq in failed]
+            RemovedOperations(self._queue, poisoned).nack(failed)
+
+    def _finish(self, cut: OpenCut, batch: WrittenBatch) -> LedgerEntry:
+        """Take *cut* from where it stands to the end."""
+        self._cas.put_many(file.data for file in batch.files)  # again where it is anchored: a file may be lost since
+        entry = self._ledger.append(cut.anchor_string, after=cut.ledger_after)
+        if cut.number is None:
+            self._store.anchored(cut, entry.number)
+        self._observer.observe()
+        seen = self._observer.history.anchor(entry.number)
+        self._store.close_cut(cut, seen.fault if seen else None)
+        return entry
+
+    def _rewritten(self, cut: OpenCut) -> WrittenBatch:
+        """The batch of *cut*, made again from its operations."""
+        profile = self._versions.named(cut.version).profile
+        batch = write_batch([_revived(each, profile) for each in self._store.operations_of(cut)], profile)
+        if batch.anchor != cut.anchor_string:
+            raise AnchoringError(
+                f"cut {cut.cut} gives other files than when it was prepared: the registry's database was changed from "
+                "outside; restore it from a backup"
+            )
+        return batch
+
+
+def _revived(queued: QueuedOperation, profile: Profile) -> Operation:
+    return revive(_decoder.decode(queued.request), queued.suffix, profile)
+
+
+def _parse(queued: Sequence[QueuedOperation], version: Version) -> tuple[list[_Parsed], dict[int, str], dict[int, str]]:
+    """The operations that are valid now, and by place why others never are, or why they could not be read.
+
+    What was accepted under *version* is not checked again; the rules may have changed for all others.
+    """
+    parsed, rejected, failed = list[_Parsed](), dict[int, str](), dict[int, str]()
+    for each in queued:
+        try:
+            known = each.version == version.name
+            operation = _revived(each, version.profile) if known else parse_request(each.request, version.profile)
+            parsed.append(_Parsed(each, operation))
+        except RequestError as error:
+            rejected[each.seq] = f"{error.code}: {error}"
+        except Exception as error:  # one operation must never stop the others
+            _log.exception("operation %s could not be read", each.id)
+            failed[each.seq] = f"{type(error).__name__}: {error}"
+    return parsed, rejected, failed

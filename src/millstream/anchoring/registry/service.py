@@ -1,0 +1,171 @@
+"""One instance of a registry at work: it accepts, queues, cuts, observes, and looks after the others.
+
+Several instances share a database, a ledger and content-addressed storage, and perhaps a broker. Any of them may be
+killed at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from millstream.anchoring.cas import Cas
+from millstream.anchoring.ledger import Ledger
+from millstream.anchoring.registry.acceptance import Acceptance
+from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.anchoring.registry.history import History
+from millstream.anchoring.registry.instances import Instances
+from millstream.anchoring.registry.leases import PeriodicTask, TaskManager
+from millstream.anchoring.registry.operation_observer import OperationObserver
+from millstream.anchoring.registry.operation_queue import OperationQueue
+from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.operation_writer import OperationWriter
+from millstream.anchoring.registry.settings import RegistrySettings
+from millstream.anchoring.registry.versions import Versions
+from millstream.core.errors import MillstreamError
+from millstream.queue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+
+class Registry:
+    """An instance with all its parts. Nothing runs by itself before :meth:`start`.
+
+    *instance* is a name that no other process ever had. *broker* carries the ids of accepted operations; without one
+    the instance takes them from the database.
+    """
+
+    def __init__(
+        self,
+        database: RegistryDatabase,
+        cas: Cas,
+        ledger: Ledger,
+        *,
+        instance: str,
+        settings: RegistrySettings | None = None,
+        versions: Versions | None = None,
+        broker: WorkQueue | None = None,
+    ) -> None:
+        self.settings = settings or RegistrySettings()
+        self.instance = instance
+        self.versions = versions or Versions()
+        self.store = OperationStore(database, lifespan=self.settings.operation_lifespan)
+        self.history = History(database, self.store, self.versions)
+        self.observer = OperationObserver(self.history, cas, ledger, self.versions)
+        self.queue = OperationQueue(self.store, instance, self.settings.queue)
+        self.writer = OperationWriter(
+            self.queue,
+            cas,
+            ledger,
+            self.observer,
+            self.versions,
+            timeout=self.settings.batch_writer_timeout,
+            max_operations=self.settings.max_operations,
+        )
+        self.instances = Instances(self.store, instance, self.settings.queue)
+        self.acceptance = Acceptance(
+            self.store, self.versions, known=self.history, limit=self.settings.max_open, notify=self._accepted
+        )
+        self.tasks = TaskManager(database, instance, self._periodic())
+        self._clock = database.clock
+        self._broker = broker
+        self._threads: list[threading.Thread] = []
+        self._woken = threading.Condition()
+        self._news = False
+        self._stopping = False
+
+    def start(self) -> None:
+        """Register this instance and begin to work, in threads of its own."""
+        self.instances.heartbeat()
+        loops: list[tuple[str, Callable[[], object], float]] = [
+            ("cut", self.work_once, self.settings.writer_monitor_interval),
+            ("keep", self._keep, min(self.settings.queue.monitor_interval, self.settings.queue.task_expiration / 4)),
+            ("tasks", self.tasks.run_due, self.settings.task_check_interval),
+        ]
+        loops += [
+            (f"subscribe-{n}", self._subscribe, 0.2) for n in range(self.settings.queue.pool if self._broker else 0)
+        ]
+        for name, step, pause in loops:
+            thread = threading.Thread(target=self._loop, args=(step, pause), name=f"registry-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def work_once(self) -> None:
+        """Take what is due into the queue, and cut what is due. What failed is tried again by the next call."""
+        notice_lost = self.settings.queue.monitor_interval if self._broker else 0.0
+        while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
+            pass
+        self.writer.cut()
+
+    def close(self) -> None:
+        """Finish the step at hand, give back what is queued, and leave. Closing again does nothing."""
+        with self._woken:
+            self._stopping = True
+            self._woken.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        self.queue.close()
+        if not self.store.open_cuts(self.instance):  # else the others must be able to see that it is gone
+            self.instances.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _periodic(self) -> Sequence[PeriodicTask]:
+        return [
+            PeriodicTask("op-queue-monitor", self.settings.queue.monitor_interval, self.instances.bury_dead),
+            PeriodicTask("data-expiry", self.settings.expiry_check_interval, self.store.expire),
+        ]
+
+    def _keep(self) -> None:
+        self.instances.heartbeat()
+        self.tasks.renew()
+
+    def _accepted(self, operations: Sequence[str]) -> None:
+        """They are durable: a broker that cannot be reached delays them, and loses none."""
+        if self._broker is not None:
+            try:
+                self._broker.put([operation.encode("ascii") for operation in operations])
+            except MillstreamError as error:
+                _log.warning("the broker took no notice of %d operations: %s", len(operations), error)
+        with self._woken:
+            self._news = True
+            self._woken.notify_all()
+
+    def _subscribe(self) -> None:
+        assert self._broker is not None
+        leases = self._broker.lease(500, visibility=self.settings.queue.visibility)
+        if leases:
+            self.queue.add([lease.body.decode("ascii", "replace") for lease in leases])
+            self._broker.ack(leases)
+
+    def _loop(self, step: Callable[[], object], pause: float) -> None:
+        """Do *step* over and over; after a failure wait longer and longer, and say so once."""
+        failures = 0
+        while not self._stopping:
+            try:
+                step()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures == 1:
+                    _log.warning("%s: %s", threading.current_thread().name, error, exc_info=not _expected(error))
+            self._pause(min(pause * 2 ** min(failures, 6), max(pause, 30.0)))
+
+    def _pause(self, seconds: float) -> None:
+        with self._woken:
+            if not self._stopping:
+                self._clock.wait(self._woken, seconds)
+
+
+def _expected(error: Exception) -> bool:
+    return isinstance(error, MillstreamError)

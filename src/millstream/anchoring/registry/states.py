@@ -1,0 +1,75 @@
+"""The states of an operation, and the plain data that the registry's database hands out."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class OperationState(enum.StrEnum):
+    """Where an operation stands. The last three are final.
+
+    ``accepted``: durable, in no instance's hands. ``queued``: an instance has it in its queue. ``cut``: it is in a
+    batch that was written down. ``anchored``: the ledger has that batch. ``observed``: the batch was read back.
+    ``rejected``: it can never be anchored, with the reason. ``dead``: all retries are used up, with the last cause.
+    """
+
+    ACCEPTED = "accepted"
+    QUEUED = "queued"
+    CUT = "cut"
+    ANCHORED = "anchored"
+    OBSERVED = "observed"
+    REJECTED = "rejected"
+    DEAD = "dead"
+
+
+FINAL = frozenset({OperationState.OBSERVED, OperationState.REJECTED, OperationState.DEAD})
+
+
+class OperationStatus(msgspec.Struct, frozen=True):
+    """Where an operation stands. Times in microseconds; ``anchor`` is the number of the ledger entry, ``index`` the
+    operation's place in it."""
+
+    id: str
+    suffix: str
+    type: str
+    state: OperationState
+    accepted_at: int
+    retries: int = 0
+    anchor: int | None = None
+    index: int | None = None
+    reason: str | None = None
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """An operation that a client has sent: its canonical request, and the hash of that, which is its id."""
+
+    id: str
+    suffix: str
+    type: str
+    request: bytes
+    version: str
+
+
+class QueuedOperation(msgspec.Struct, frozen=True):
+    """An operation in an instance's hands. ``seq`` is its place in the order of acceptance, over all instances."""
+
+    seq: int
+    id: str
+    suffix: str
+    request: bytes
+    version: str
+    retries: int
+    accepted_at: int
+
+
+class OpenCut(msgspec.Struct, frozen=True):
+    """A batch that was written down and is not observed yet. ``number`` is its ledger entry once it has one."""
+
+    cut: int
+    instance: str
+    anchor_string: str
+    version: str
+    ledger_after: int
+    number: int | None = None

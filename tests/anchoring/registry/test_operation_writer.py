@@ -1,0 +1,282 @@
+"""The batch writer of operations: when it cuts, what it isolates, and that each operation is anchored once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from millstream.anchoring.errors import AnchoringError, CasUnavailableError, LedgerError, ObservationBlockedError
+from millstream.anchoring.registry import OperationState, RegistryError, Version, Versions
+from millstream.anchoring.registry.filling import that_fit, write_what_fits
+from millstream.anchoring.sidetree import SIDETREE, BatchTooLargeError, Operation, resolve
+from millstream.testing.dids import Person, add_service
+
+Submit = Callable[..., list[str]]
+
+
+def creates(count: int, name: str = "p") -> list[Operation]:
+    return [Person(f"{name}{n}").create for n in range(count)]
+
+
+def anchors(fleet: Any) -> list[int]:
+    """How many operations each entry of the ledger counts."""
+    return [int(entry.anchor_string.partition(".")[0]) for entry in fleet.ledger.entries()]
+
+
+def test_a_batch_is_cut_when_it_is_full(fleet: Any, submit: Submit) -> None:
+    fleet.settings = {"max_operations": 2}
+    registry = fleet.instance()
+    submit(registry, *creates(9))
+    registry.work_once()
+    assert anchors(fleet) == [2, 2, 2, 2]
+    assert fleet.counts == {"observed": 8, "queued": 1}
+
+
+def test_a_batch_is_cut_when_its_oldest_operation_has_waited_long_enough(sqlite_fleet: Any, submit: Submit) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(1, "first"))
+    sqlite_fleet.clock.advance(59.0)
+    submit(registry, *creates(2, "later"))
+    registry.work_once()
+    assert anchors(sqlite_fleet) == []
+    sqlite_fleet.clock.advance(1.0)
+    registry.work_once()
+    assert anchors(sqlite_fleet) == [3]
+
+
+def test_what_waited_before_the_start_is_cut_as_full_batches_and_a_rest(sqlite_fleet: Any, submit: Submit) -> None:
+    sqlite_fleet.settings = {"max_operations": 4}
+    submit(sqlite_fleet.instance("gone"), *creates(23))
+    registry = sqlite_fleet.instance()
+    registry.work_once()
+    sqlite_fleet.clock.advance(60.0)
+    registry.work_once()
+    assert anchors(sqlite_fleet) == [4, 4, 4, 4, 4, 3]
+
+
+def test_storage_that_fails_delays_and_loses_nothing(fleet: Any, submit: Submit) -> None:
+    fleet.settings = {"max_operations": 2}
+    registry = fleet.instance()
+    submit(registry, *creates(13))
+    registry.queue.claim(100)
+    fleet.cas.fail_next()
+    with pytest.raises(CasUnavailableError):
+        registry.writer.cut(force=True)
+    assert anchors(fleet) == []
+    registry.writer.cut(force=True)
+    assert anchors(fleet) == [2, 2, 2, 2, 2, 2, 1]
+    assert fleet.counts == {"observed": 13}
+
+
+def test_a_ledger_that_fails_delays_and_loses_nothing(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(3))
+    registry.queue.claim(100)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_fleet.ledger, "append", lambda *_a, **_k: (_ for _ in ()).throw(LedgerError("gone")))
+        with pytest.raises(LedgerError):
+            registry.writer.cut(force=True)
+    assert sqlite_fleet.counts == {"cut": 3}
+    assert len(registry.writer.recover()) == 1
+    assert sqlite_fleet.counts == {"observed": 3}
+
+
+@pytest.mark.parametrize("step", ["put", "append", "anchored", "observe", "close"])
+def test_p7_a_writer_that_dies_at_any_step_leaves_one_anchor(
+    fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    registry = fleet.instance()
+    accepted = submit(registry, *creates(4))
+    registry.queue.claim(100)
+    owner, name = {
+        "put": (fleet.cas, "put_many"),
+        "append": (fleet.ledger, "append"),
+        "anchored": (registry.store, "anchored"),
+        "observe": (registry.observer, "observe"),
+        "close": (registry.store, "close_cut"),
+    }[step]
+    work = getattr(owner, name)
+
+    def dies(*arguments: Any, **named: Any) -> None:
+        work(*arguments, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(owner, name, dies)
+        registry.writer.cut(force=True)
+    heir = fleet.instance("heir")
+    heir.store.inherit("one", "heir")
+    heir.writer.recover()
+    heir.store.repost("one", 100)
+    heir.queue.claim(100)
+    heir.writer.cut(force=True)
+    assert anchors(fleet) == [4]
+    assert [heir.store.status(name).state for name in accepted] == [OperationState.OBSERVED] * 4
+
+
+def test_one_operation_that_is_not_valid_any_more_never_stops_the_others(fleet: Any, submit: Submit) -> None:
+    registry = fleet.instance()
+    good = submit(registry, *creates(3))
+    bad = submit(registry, Person("bad").create)
+    fleet.sql("UPDATE registry_operations SET version = '0.9'")
+    fleet.sql(f"UPDATE registry_operations SET request = '{{}}' WHERE id = '{bad[0]}'")
+    registry.queue.claim(100)
+    registry.writer.cut(force=True)
+    status = registry.store.status(bad[0])
+    assert (status.state, status.reason) == (
+        OperationState.REJECTED,
+        "type: the type of an operation is create, update, recover or deactivate",
+    )
+    assert {registry.store.status(name).state for name in good} == {OperationState.OBSERVED}
+
+
+def test_one_operation_that_cannot_be_read_is_tried_again_by_itself_and_then_dead(fleet: Any, submit: Submit) -> None:
+    registry = fleet.instance()
+    good, bad = submit(registry, *creates(3)), submit(registry, Person("bad").create)
+    fleet.sql(f"UPDATE registry_operations SET request = '{{}}' WHERE id = '{bad[0]}'")
+    for _ in range(4):
+        registry.queue.claim(100)
+        registry.writer.cut(force=True)
+    assert anchors(fleet) == [3]
+    status = registry.store.status(bad[0])
+    assert (status.state, status.retries, status.reason) == (OperationState.DEAD, 2, "KeyError: 'type'")
+    assert {registry.store.status(name).state for name in good} == {OperationState.OBSERVED}
+
+
+def test_a_cut_whose_operations_were_changed_from_outside_is_not_anchored(sqlite_fleet: Any, submit: Submit) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(2))
+    registry.queue.claim(100)
+    sqlite_fleet.cas.fail_next()
+    with pytest.raises(CasUnavailableError):
+        registry.writer.cut(force=True)
+    sqlite_fleet.sql("UPDATE registry_operations SET place = 1 - place")
+    with pytest.raises(AnchoringError, match="changed from outside"):
+        registry.writer.cut(force=True)
+    assert anchors(sqlite_fleet) == []
+
+
+def test_a_batch_holds_the_operations_of_one_version(sqlite_fleet: Any, submit: Submit) -> None:
+    clock = sqlite_fleet.clock
+    stricter = msgspec.structs.replace(SIDETREE, max_delta_bytes=250)
+    sqlite_fleet.versions = Versions([Version("1.0", SIDETREE), Version("1.1", stricter, clock.now() + 10_000_000)])
+    registry = sqlite_fleet.instance()
+    large = Person("large")
+    old = submit(registry, *creates(2, "old"), large.create)
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    old += submit(registry, large.update([add_service("x" * 50)]))
+    clock.advance(11.0)
+    new = submit(registry, *creates(2, "new"))
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    assert anchors(sqlite_fleet) == [3, 2]
+    assert registry.store.status(old[3]).reason.startswith("delta_too_large")
+    assert [registry.store.status(name).anchor for name in new] == [2, 2]
+
+
+def test_versions_are_in_order_and_stay_known() -> None:
+    with pytest.raises(RegistryError, match="order"):
+        Versions([Version("b", SIDETREE, 2), Version("a", SIDETREE, 1)])
+    with pytest.raises(RegistryError, match="not configured"):
+        Versions().named("2.0")
+    assert Versions([Version("b", SIDETREE, 2)]).at(0).name == "b"
+
+
+# Sizes
+
+
+def test_a_batch_is_cut_by_the_bytes_of_its_files_as_well(sqlite_fleet: Any, submit: Submit) -> None:
+    small = msgspec.structs.replace(SIDETREE, max_chunk_bytes=3_000)
+    sqlite_fleet.versions = Versions([Version("1.0", small)])
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(40))
+    registry.queue.claim(100)
+    registry.writer.cut()
+    cut = anchors(sqlite_fleet)
+    assert cut
+    assert max(cut) < 40
+    registry.writer.cut(force=True)
+    assert sum(anchors(sqlite_fleet)) == 40
+    for entry in sqlite_fleet.ledger.entries():
+        assert registry.history.anchor(entry.number).fault is None
+
+
+def test_a_batch_shrinks_until_it_fits_whatever_was_estimated() -> None:
+    operations = creates(30)
+    narrow = msgspec.structs.replace(SIDETREE, max_core_index_bytes=900)
+    batch = write_what_fits(operations, narrow)
+    assert 0 < len(batch.operations) <= that_fit(operations, SIDETREE)
+    core = next(file for file in batch.files if file.kind == "core index file")
+    assert len(core.data) <= 900
+    with pytest.raises(BatchTooLargeError):
+        write_what_fits(operations, msgspec.structs.replace(SIDETREE, max_core_index_bytes=100))
+
+
+def test_an_operation_that_fits_in_no_file_is_rejected(sqlite_fleet: Any, submit: Submit) -> None:
+    registry = sqlite_fleet.instance()
+    accepted = submit(registry, *creates(2))
+    sqlite_fleet.versions = Versions([Version("1.0", msgspec.structs.replace(SIDETREE, max_core_index_bytes=100))])
+    later = sqlite_fleet.instance("later")
+    later.queue.claim(10)
+    later.writer.cut(force=True)
+    assert [later.store.status(name).state for name in accepted] == [OperationState.REJECTED] * 2
+    assert "core index file" in later.store.status(accepted[0]).reason
+
+
+# Observing
+
+
+def test_every_instance_sees_what_any_has_anchored(fleet: Any, submit: Submit) -> None:
+    one, two = fleet.instance("one"), fleet.instance("two")
+    person = Person("seen")
+    submit(one, person.create)
+    one.queue.claim(10)
+    one.writer.cut(force=True)
+    assert two.observer.observe() == 0, "observed by one for all"
+    assert two.history.resolve(f"did:sidetree:{person.suffix}") is not None
+    assert two.history.state(person.suffix) == resolve(two.history.operations(person.suffix))
+
+
+def test_an_anchor_of_nonsense_is_recorded_and_passed_over(sqlite_fleet: Any, submit: Submit) -> None:
+    registry = sqlite_fleet.instance()
+    nonsense = sqlite_fleet.files.put(b"nonsense")
+    sqlite_fleet.ledger.append(f"1.{nonsense}")
+    submit(registry, *creates(1))
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    assert "not GZIP" in registry.history.anchor(1).fault
+    assert registry.history.anchor(2).fault is None
+
+
+def test_a_file_that_cannot_be_had_stops_the_observer_until_it_is_back(sqlite_fleet: Any, submit: Submit) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(1))
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    other = sqlite_fleet.instance("other")
+    sqlite_fleet.sql("DELETE FROM registry_anchors")
+    sqlite_fleet.sql("DELETE FROM registry_history")
+    files = {cid: sqlite_fleet.files.get(cid, 10_000) for cid in sqlite_fleet.files.cids()}
+    for cid, data in files.items():
+        sqlite_fleet.files.overwrite(cid, None)
+        with pytest.raises(ObservationBlockedError, match="anchor 1"):
+            other.observer.observe()
+        sqlite_fleet.files.put(data)
+    assert other.observer.observe() == 1
+
+
+def test_a_ledger_that_was_rewritten_is_noticed(sqlite_fleet: Any, submit: Submit) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(1))
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    sqlite_fleet.sql(f"UPDATE registry_anchors SET hash = '{'1' * 64}'")
+    sqlite_fleet.ledger.append(f"1.{sqlite_fleet.files.put(b'x')}")
+    with pytest.raises(LedgerError, match="rewritten"):
+        registry.observer.observe()
