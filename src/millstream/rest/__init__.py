@@ -1,0 +1,1 @@
+"""HTTP interfaces for programs. Needs ``pip install 'millstream[serve]'``."""

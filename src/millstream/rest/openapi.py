@@ -1,0 +1,122 @@
+"""The description of the registry's HTTP interface, as OpenAPI 3.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream import __version__
+from millstream.anchoring.registry import OperationState
+from millstream.anchoring.sidetree import OperationType, Profile
+
+_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def describe(profile: Profile) -> dict[str, Any]:
+    """The description for a network of *profile*."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Millstream registry of decentralized identifiers", "version": __version__},
+        "paths": {
+            "/sidetree/v1/operations": {"post": _submit(profile)},
+            "/sidetree/v1/operations/bulk": {"post": _bulk()},
+            "/sidetree/v1/operations/{id}": {
+                "get": _get("operationStatus", "Where an operation stands", [_path("id")], _ref("OperationStatus"))
+            },
+            "/sidetree/v1/identifiers/{did}": {
+                "get": _get("resolve", "The document of a DID, of its short or long form", [_path("did")], _OBJECT)
+            },
+            "/sidetree/v1/identifiers/{did}/operations": {
+                "get": _get(
+                    "operationsOf",
+                    "Where the recorded operations of a DID stand",
+                    [_path("did")],
+                    {"type": "array", "items": _ref("OperationStatus")},
+                )
+            },
+            "/healthz": {"get": _get("health", "Whether the instance is alive", [], _OBJECT)},
+        },
+        "components": {"schemas": {"OperationStatus": _status_schema(), "Error": _error_schema()}},
+    }
+
+
+def _submit(profile: Profile) -> dict[str, Any]:
+    text = f"One operation, at most {profile.max_operation_bytes:,} bytes of JSON"
+    schema = {
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": {"enum": [t.value for t in OperationType]}},
+    }
+    return {
+        "operationId": "submit",
+        "summary": "Take one operation; it is durable when the answer comes",
+        "requestBody": _body("application/json", schema, text),
+        "responses": {
+            "200": _response("Taken: the resolution of a new DID, or the status of the operation", _OBJECT)
+            | {"headers": {"Operation-Id": {"schema": _TEXT, "description": "the id to ask for its status"}}},
+            **_errors("400", "413", "429", "503"),
+        },
+    }
+
+
+def _bulk() -> dict[str, Any]:
+    lines = _body("application/jsonl", _TEXT, "Operations, one a line")
+    outcome = {
+        "description": "A line for each operation: its status, or an error",
+        "content": {"application/jsonl": {}},
+    }
+    return {
+        "operationId": "submitBulk",
+        "summary": "Take many operations in one transaction",
+        "requestBody": lines,
+        "responses": {"200": outcome, **_errors("400", "413", "429", "503")},
+    }
+
+
+def _get(name: str, summary: str, parameters: list[dict[str, Any]], schema: dict[str, Any]) -> dict[str, Any]:
+    errors = _errors("400", "404", "503") if parameters else {}
+    return {
+        "operationId": name,
+        "summary": summary,
+        "parameters": parameters,
+        "responses": {"200": _response("Found", schema), **errors},
+    }
+
+
+def _path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": _TEXT}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _body(media: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {"required": True, "description": text, "content": {media: {"schema": schema}}}
+
+
+def _response(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
+
+
+def _errors(*statuses: str) -> dict[str, Any]:
+    texts = {
+        "400": "The request breaks a rule, which the code names",
+        "404": "Not known here",
+        "413": "The body is too large",
+        "429": "Too many operations are under way; see Retry-After",
+        "503": "The database does not answer; try again later",
+    }
+    return {status: _response(texts[status], _ref("Error")) for status in statuses}
+
+
+def _status_schema() -> dict[str, Any]:
+    optional = {"anchor": _NUMBER, "index": _NUMBER, "reason": _TEXT}
+    nullable = {name: {"type": [schema["type"], "null"]} for name, schema in optional.items()}
+    fixed = {"id": _TEXT, "suffix": _TEXT, "type": _TEXT, "accepted_at": _NUMBER, "retries": _NUMBER}
+    state = {"enum": [state.value for state in OperationState]}
+    return {"type": "object", "required": [*fixed, "state"], "properties": {**fixed, "state": state, **nullable}}
+
+
+def _error_schema() -> dict[str, Any]:
+    return {"type": "object", "required": ["code", "message"], "properties": {"code": _TEXT, "message": _TEXT}}

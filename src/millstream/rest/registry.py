@@ -1,0 +1,129 @@
+"""The registry over HTTP: operations in, resolution and status out (Sidetree v1.0, "REST API").
+
+==========  ===========================================  ====================================================
+POST        ``/sidetree/v1/operations``                  one operation
+POST        ``/sidetree/v1/operations/bulk``             one operation a line, an outcome a line
+GET         ``/sidetree/v1/operations/{id}``             where an operation stands
+GET         ``/sidetree/v1/identifiers/{did}``           the document of a DID, short or long form
+GET         ``/sidetree/v1/identifiers/{did}/operations``  where all recorded operations of a DID stand
+GET         ``/healthz``, ``/openapi.json``              liveness; the description of this interface
+==========  ===========================================  ====================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from millstream.anchoring.registry import CrowdedError, OperationStatus, Outcome, Registry, UnknownOperationError
+from millstream.anchoring.sidetree import OperationType, RequestError, parse_did, parse_request, resolution
+from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.rest.bodies import answer, read_body, refusal
+from millstream.rest.openapi import describe
+
+BULK_BYTES = 64 << 20
+BULK_LINES = 10_000
+RESOLUTION_MEDIA = 'application/ld+json;profile="https://w3id.org/did-resolution"'
+
+_lines = msgspec.json.Encoder()
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class UnknownDidError(NotFoundError):
+    """Nothing is known of the DID."""
+
+
+def registry_app(registry: Registry) -> Starlette:
+    """The application of *registry*, which the caller starts and closes."""
+    faces = _Faces(registry)
+    return Starlette(
+        routes=[
+            Route("/sidetree/v1/operations", faces.submit, methods=["POST"]),
+            Route("/sidetree/v1/operations/bulk", faces.submit_bulk, methods=["POST"]),
+            Route("/sidetree/v1/operations/{id}", faces.operation),
+            Route("/sidetree/v1/identifiers/{did:path}/operations", faces.operations_of),
+            Route("/sidetree/v1/identifiers/{did:path}", faces.resolve),
+            Route("/healthz", faces.health),
+            Route("/openapi.json", faces.openapi),
+        ],
+        exception_handlers={MillstreamError: _refuse, CrowdedError: _crowded, HTTPException: _plain},
+    )
+
+
+class _Faces:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._profile = registry.versions.at(2**62).profile
+
+    async def submit(self, request: Request) -> Response:
+        data = await read_body(request, self._profile.max_operation_bytes)
+        status = await run_in_threadpool(self._registry.acceptance.submit, data)
+        if status.type == OperationType.CREATE:
+            return answer(self._created(data), Operation_Id=status.id)
+        return answer(status, Operation_Id=status.id)
+
+    async def submit_bulk(self, request: Request) -> Response:
+        lines = (await read_body(request, BULK_BYTES)).splitlines()
+        if len(lines) > BULK_LINES:
+            raise RequestError("too_many", f"a bulk request has at most {BULK_LINES:,} lines, not {len(lines):,}")
+        outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)
+        return Response(b"".join(map(_outcome_line, outcomes)), media_type="application/jsonl")
+
+    async def operation(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        status = await run_in_threadpool(self._registry.store.status, name)
+        if status is None:
+            raise UnknownOperationError(f"no operation {name[:100]!r} is recorded here")
+        return answer(status)
+
+    async def operations_of(self, request: Request) -> Response:
+        did = parse_did(request.path_params["did"], self._profile)
+        return answer(await run_in_threadpool(self._registry.store.statuses_of, did.suffix))
+
+    async def resolve(self, request: Request) -> Response:
+        found = await run_in_threadpool(self._registry.history.resolve, request.path_params["did"])
+        if found is None:
+            raise UnknownDidError(f"nothing is known of {request.path_params['did'][:100]!r}")
+        return answer(found, media=RESOLUTION_MEDIA)
+
+    async def health(self, _request: Request) -> Response:
+        return answer({"status": "ok", "instance": self._registry.instance})
+
+    async def openapi(self, _request: Request) -> Response:
+        return answer(describe(self._profile))
+
+    def _created(self, data: bytes) -> Any:
+        """What resolving the new DID gives before it is anchored."""
+        create = parse_request(data, self._profile)
+        did = parse_did(f"did:{self._profile.method}:{create.suffix}", self._profile)
+        return resolution(msgspec.structs.replace(did, create=create), None)
+
+
+def _outcome_line(outcome: Outcome) -> bytes:
+    value: OperationStatus | dict[str, str | None] | None = outcome.status
+    return _lines.encode(value or {"code": outcome.code, "message": outcome.error}) + b"\n"
+
+
+async def _refuse(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, MillstreamError)
+    return refusal(error)
+
+
+async def _crowded(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, CrowdedError)
+    response = refusal(error, "too_many_requests")
+    response.status_code = 429
+    return response
+
+
+async def _plain(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return answer({"code": "http", "message": error.detail}, error.status_code)
