@@ -50,8 +50,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from millstream.anchoring.registry import OperationStatus
+    from millstream.anchoring.registry import Registry as IdentifierRegistry
+
 
 DATABASE = "node.db"
+REGISTRY_LEDGER = "registry.ledger"
+"""The log of the ledger of identifiers."""
 
 
 class NodeError(MillstreamError):
@@ -190,6 +195,42 @@ class Node:
         """Takes batches to their anchor."""
         limits = CutLimits(self.settings.anchoring.max_batches, self.settings.anchoring.file_bytes)
         return BatchWriter(self.journal, self.cas, self.ledger, self.observer, limits=limits)
+
+    @cached_property
+    def registry_ledger(self) -> LogLedger:
+        """The ledger of anchors of identifiers."""
+        return LogLedger(self.store, self.clock, name=REGISTRY_LEDGER)
+
+    @cached_property
+    def registry(self) -> IdentifierRegistry:
+        """This process as an instance of the registry of identifiers; not started."""
+        from millstream.anchoring.registry import Registry, RegistryDatabase, Version, Versions
+        from millstream.anchoring.registry.opening import instance_name, open_server
+
+        settings = self.settings.registry
+        engine = open_server(settings.database) if settings.database else self.database
+        if settings.database:
+            self._resources.callback(engine.dispose)
+        return Registry(
+            RegistryDatabase(engine, self.clock),
+            self.cas,
+            self.registry_ledger,
+            instance=instance_name(),
+            settings=settings.parameters,
+            versions=Versions([Version("1.0", settings.network)]),
+        )
+
+    def operation_status(self, operation: str) -> OperationStatus:
+        """Where the operation of this id stands.
+
+        Raises :class:`~millstream.anchoring.registry.UnknownOperationError`.
+        """
+        from millstream.anchoring.registry import UnknownOperationError
+
+        status = self.registry.store.status(operation)
+        if status is None:
+            raise UnknownOperationError(f"no operation {operation[:100]!r} is recorded here; it may have expired")
+        return status
 
     def prove(self, log: str, message_id: int) -> bytes:
         """The proof of one message, as canonical JSON; see :func:`millstream.anchoring.prove`."""

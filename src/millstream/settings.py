@@ -17,6 +17,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from millstream.anchoring.registry.settings import OperationQueueSettings
+from millstream.anchoring.registry.settings import RegistrySettings as Parameters
+from millstream.anchoring.sidetree.profile import PROFILES, Profile
 from millstream.batching.config import BatchConfig, ConflictCut, Late
 from millstream.batching.errors import ConfigError
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
@@ -94,6 +97,68 @@ class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     file_bytes: int = 4_000_000
 
 
+class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The registry of identifiers. Its operations lie in ``database`` (``mysql://user:password@host:port/name``, to be
+    shared by several instances), or in the node's own.
+
+    ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that. The others are the parameters
+    of :class:`millstream.anchoring.registry.RegistrySettings`.
+    """
+
+    database: str = ""
+    profile: str = "sidetree"
+    method: str = ""
+    batch_writer_timeout: Duration = Duration(60 * MICROSECONDS)
+    max_operations: int | None = None
+    max_open: int = 1_000_000
+    op_queue_pool: int = 5
+    op_queue_max_retries: int = 30
+    op_queue_retry_initial_interval: Duration = Duration(2 * MICROSECONDS)
+    op_queue_retry_multiplier: float = 1.5
+    op_queue_retry_max_interval: Duration = Duration(60 * MICROSECONDS)
+    op_queue_task_monitor_interval: Duration = Duration(10 * MICROSECONDS)
+    op_queue_task_expiration: Duration = Duration(60 * MICROSECONDS)
+    op_queue_max_ops_to_repost: int = 10_000
+    op_queue_operation_lifespan: Duration = Duration(24 * 3600 * MICROSECONDS)
+    task_manager_check_interval: Duration = Duration(10 * MICROSECONDS)
+    data_expiry_check_interval: Duration = Duration(60 * MICROSECONDS)
+
+    @property
+    def parameters(self) -> Parameters:
+        """The same as the parameters of a registry, in seconds."""
+        queue = OperationQueueSettings(
+            pool=self.op_queue_pool,
+            max_retries=self.op_queue_max_retries,
+            retry_first=_seconds(self.op_queue_retry_initial_interval),
+            retry_factor=self.op_queue_retry_multiplier,
+            retry_longest=_seconds(self.op_queue_retry_max_interval),
+            monitor_interval=_seconds(self.op_queue_task_monitor_interval),
+            task_expiration=_seconds(self.op_queue_task_expiration),
+            max_repost=self.op_queue_max_ops_to_repost,
+        )
+        return Parameters(
+            batch_writer_timeout=_seconds(self.batch_writer_timeout),
+            max_operations=self.max_operations,
+            max_open=self.max_open,
+            operation_lifespan=_seconds(self.op_queue_operation_lifespan),
+            expiry_check_interval=_seconds(self.data_expiry_check_interval),
+            task_check_interval=_seconds(self.task_manager_check_interval),
+            queue=queue,
+        )
+
+    @property
+    def network(self) -> Profile:
+        """The rules of the network. Raises :class:`SettingsError` for a profile that there is not."""
+        if self.profile not in PROFILES:
+            raise SettingsError(f"setting registry.profile: {self.profile!r} is none of {', '.join(PROFILES)}")
+        profile = PROFILES[self.profile]
+        return msgspec.structs.replace(profile, method=self.method) if self.method else profile
+
+
+def _seconds(duration: Duration) -> float:
+    return duration / MICROSECONDS
+
+
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One storage provider. ``{data}`` in its URL stands for the node's data folder.
 
@@ -130,6 +195,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: LogSettings = LogSettings()
     batching: BatchingSettings = BatchingSettings()
     anchoring: AnchoringSettings = AnchoringSettings()
+    registry: RegistrySettings = RegistrySettings()
     stores: Mapping[str, StoreSettings] = msgspec.field(default_factory=dict)
     mill: MillSettings = MillSettings()
     pipeline: PipelineSettings = PipelineSettings()
@@ -295,6 +361,7 @@ def _from(origins: Mapping[str, str], section: str) -> str:
 
 _DURATIONS = {("batching", "window"), ("batching", "max_delay"), ("batching", "leap"), ("batching", "grace")}
 _DURATIONS |= {("mill", "visibility")}
+_DURATIONS |= {("registry", field.name) for field in msgspec.structs.fields(RegistrySettings) if field.type == Duration}
 
 
 def _with_durations(values: dict[str, Any]) -> dict[str, Any]:

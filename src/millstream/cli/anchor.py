@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from millstream.cli.anchor_operations import cut_operations, print_status, serve, submit
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
 from millstream.settings import Settings
@@ -14,20 +15,25 @@ from millstream.settings import Settings
 
 @click.group()
 def anchor() -> None:
-    """The ledger of anchors, and replaying it."""
+    """The ledger of anchors, and replaying it; operations on identifiers."""
+
+
+anchor.add_command(submit)
+anchor.add_command(serve)
 
 
 @anchor.command()
 @click.option("--from", "first", type=click.IntRange(min=1), default=1, show_default=True, help="First entry number.")
+@click.option("--registry", is_flag=True, help="The ledger of the registry of identifiers, not that of event batches.")
 @json_option
 @data_options
-def ledger(settings: Settings, first: int, as_json: bool) -> None:
+def ledger(settings: Settings, first: int, registry: bool, as_json: bool) -> None:
     """Print the entries of the ledger, one a line.
 
     With --json each is an object of number, time (microseconds since the epoch), anchor_string, previous, hash.
     """
     with Node.open(settings) as node:
-        for entry in node.ledger.entries(first):
+        for entry in (node.registry_ledger if registry else node.ledger).entries(first):
             if as_json:
                 print_json(entry)
             else:
@@ -35,23 +41,30 @@ def ledger(settings: Settings, first: int, as_json: bool) -> None:
 
 
 @anchor.command()
+@click.argument("operation", metavar="[ID]", required=False)
 @json_option
 @data_options
-def status(settings: Settings, as_json: bool) -> None:
-    """Say how many batches stand in each state, and what is invalid or rejected, and why."""
+def status(settings: Settings, operation: str | None, as_json: bool) -> None:
+    """Say how many batches stand in each state, and what is invalid or rejected, and why.
+
+    With the ID of an operation on an identifier: where that one stands.
+    """
     with Node.open(settings) as node:
+        if operation is not None:
+            print_status(node.operation_status(operation), as_json=as_json)
+            return
         figures = _figures(node)
     if as_json:
         print_json(figures)
         return
-    for section in ("batches", "observed"):
+    for section in ("batches", "observed", "operations"):
         counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in figures[section].items())
-        print(f"{section:<9} {counts}")
+        print(f"{section:<10} {counts}")
     print(
-        f"ledger    {figures['ledger_entries']} entries, {figures['position']} observed, head {figures['ledger_head']}"
+        f"ledger     {figures['ledger_entries']} entries, {figures['position']} observed, head {figures['ledger_head']}"
     )
     for fault in figures["faults"]:
-        print(f"fault     {fault}")
+        print(f"fault      {fault}")
 
 
 def _figures(node: Node) -> dict[str, Any]:
@@ -60,6 +73,7 @@ def _figures(node: Node) -> dict[str, Any]:
     faults += [f"batch {batch} of {log}: {reason}" for log, batch, reason in journal.rejected()]
     position = index.position()
     return {
+        "operations": node.registry.store.counts(),
         "batches": msgspec.structs.asdict(journal.totals()),
         "observed": msgspec.structs.asdict(index.totals()),
         "ledger_entries": head.number if head else 0,
@@ -74,9 +88,9 @@ def _figures(node: Node) -> dict[str, Any]:
 @json_option
 @data_options
 def cut(settings: Settings, force: bool, as_json: bool) -> None:
-    """Anchor the batches that wait, and finish what an earlier run left."""
+    """Anchor the batches and the operations that wait, and finish what an earlier run left."""
     with Node.open(settings) as node:
-        entries = node.batch_writer.cut(force=force)
+        entries = [*node.batch_writer.cut(force=force), *cut_operations(node.registry, force=force)]
     for entry in entries:
         if as_json:
             print_json(entry)
@@ -93,6 +107,7 @@ def observe(settings: Settings, as_json: bool) -> None:
     """Read the ledger entries that are new, check them, and note what they hold."""
     with Node.open(settings) as node:
         seen = node.observer.observe()
+        node.registry.observer.observe()
     if as_json:
         print_json(seen)
     else:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
-from millstream.cli.common import Command, print_json
+from millstream.cli.common import Command, data_options, print_json
 from millstream.core.errors import InputError, NotFoundError
+from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.anchoring.sidetree import Operation, PrivateKey, Profile
@@ -156,20 +157,33 @@ def name_(request: BinaryIO, profile_name: str) -> None:
 @click.argument("name", metavar="DID")
 @click.option("--operations", type=click.File("rb"), metavar="FILE", help="Requests in anchored order, one a line.")
 @profile_option
-def resolve(name: str, operations: BinaryIO | None, profile_name: str) -> None:
-    """Print the document of DID: of a long form as it begins, or after the OPERATIONS in a file.
+@data_options
+def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_name: str) -> None:
+    """Print the document of DID as the node has observed it, or after the OPERATIONS in a file.
 
-    Operations on other DIDs are passed over, and so are those that are not valid for the state the DID is in.
+    A long form is answered even where nothing is anchored yet. Operations on other DIDs are passed over, and so are
+    those that are not valid for the state the DID is in.
     """
-    from millstream.anchoring import sidetree
+    if operations is not None:
+        answer = resolve_from(operations, name, profile_of(profile_name))
+    elif settings.folder.exists():
+        from millstream.node import Node
 
-    profile = profile_of(profile_name)
-    identifier = sidetree.parse_did(name, profile)
-    state = sidetree.resolve(read_operations(operations, identifier.suffix, profile))
-    answer = sidetree.resolution(identifier, state)
+        with Node.open(settings) as node:
+            answer = node.registry.history.resolve(name)
+    else:
+        answer = resolve_from(None, name, profile_of(profile_name))
     if answer is None:
         raise DidUnknownError(f"nothing is known of {name[:100]}; give its long form, or --operations with its create")
     print_json(answer)
+
+
+def resolve_from(source: BinaryIO | None, name: str, profile: Profile) -> dict[str, Any] | None:
+    """The resolution of the DID *name* after the operations in *source*."""
+    from millstream.anchoring import sidetree
+
+    identifier = sidetree.parse_did(name, profile)
+    return sidetree.resolution(identifier, sidetree.resolve(read_operations(source, identifier.suffix, profile)))
 
 
 def profile_of(name: str) -> Profile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 import msgspec
@@ -79,7 +80,8 @@ class Acceptance:
         Raises :class:`CrowdedError` and :class:`DatabaseBusyError`; then none was taken.
         """
         self._refuse_crowd()
-        checked = [self._outcome(data) for data in requests]
+        created = set[str]()
+        checked = [self._outcome(data, created) for data in requests]
         submissions = [item for item in checked if isinstance(item, Submission)]
         ticket = _Ticket(submissions)
         if submissions:
@@ -87,22 +89,28 @@ class Acceptance:
         statuses = iter(ticket.result() if submissions else ())
         return [Outcome(next(statuses)) if isinstance(item, Submission) else item for item in checked]
 
-    def checked(self, data: bytes) -> Submission:
-        """The submission in *data*, by the rules of the current version. Raises ``RequestError``."""
+    def checked(self, data: bytes, created: AbstractSet[str] = frozenset()) -> Submission:
+        """The submission in *data*, by the rules of the current version; *created* are suffixes that may be changed
+        although they are not recorded yet. Raises ``RequestError``."""
         version = self._versions.at(self._store.database.clock.now())
         operation = parse_request(data, version.profile)
-        if self._known is not None and operation.type != OperationType.CREATE:
+        is_new = operation.type == OperationType.CREATE or operation.suffix in created
+        if self._known is not None and not is_new:
             refusal = self._known.refusal(operation)
             if refusal is not None:
                 raise RequestError("not_applicable", refusal)
         request = canonical(operation.request)
         return Submission(hash_bytes(request), operation.suffix, operation.type.value, request, version.name)
 
-    def _outcome(self, data: bytes) -> Submission | Outcome:
+    def _outcome(self, data: bytes, created: set[str]) -> Submission | Outcome:
+        """The submission in *data*, whose create joins *created*, or the refusal."""
         try:
-            return self.checked(data)
+            submission = self.checked(data, created)
         except RequestError as error:
             return Outcome(code=error.code, error=str(error))
+        if submission.type == OperationType.CREATE:
+            created.add(submission.suffix)
+        return submission
 
     def _refuse_crowd(self) -> None:
         now = self._store.database.clock.monotonic()

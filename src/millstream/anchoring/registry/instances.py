@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from millstream.anchoring.registry import tables as t
-from millstream.anchoring.registry.operation_queue import OperationQueueSettings
 from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.settings import OperationQueueSettings
 
 
 class Instances:

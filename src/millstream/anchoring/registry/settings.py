@@ -4,7 +4,30 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.anchoring.registry.operation_queue import OperationQueueSettings
+
+class OperationQueueSettings(msgspec.Struct, frozen=True):
+    """The parameters of the seed document, in seconds.
+
+    ``pool`` is the number of subscribers on the broker (``op-queue-pool``), ``max_retries`` how often an operation is
+    tried again (``op-queue-max-retries``); the n-th retry waits ``retry_first × retry_factor^(n-1)``, at most
+    ``retry_longest``. An instance that gave no sign for ``task_expiration`` (``op-queue-task-expiration``) is dead; its
+    operations are reposted, at most ``max_repost`` a run of the monitor, which runs each ``monitor_interval``
+    (``op-queue-task-monitor-interval``). ``visibility`` is how long a broker's message is hidden once it is taken.
+    """
+
+    pool: int = 5
+    max_retries: int = 30
+    retry_first: float = 2.0
+    retry_factor: float = 1.5
+    retry_longest: float = 60.0
+    monitor_interval: float = 10.0
+    task_expiration: float = 60.0
+    max_repost: int = 10_000
+    visibility: float = 60.0
+
+    def delay(self, retries: int) -> float:
+        """How long an operation that was tried again *retries* times waits for the next time."""
+        return min(self.retry_longest, self.retry_first * self.retry_factor ** min(retries, 50))
 
 
 class RegistrySettings(msgspec.Struct, frozen=True):

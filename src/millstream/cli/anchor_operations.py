@@ -1,0 +1,112 @@
+"""``millstream anchor submit`` and ``millstream anchor serve``: operations on identifiers, from files and over HTTP."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import click
+
+from millstream.anchoring import LedgerEntry
+from millstream.anchoring.registry import OperationStatus, Outcome, Registry
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.core.errors import InputError
+from millstream.node import Node
+from millstream.settings import Settings
+
+BULK = 5_000
+LINE_BYTES = 100_000
+
+
+class AddressError(InputError):
+    """The address to listen on cannot be used."""
+
+
+@click.command()
+@click.argument("operations", type=click.File("rb"), metavar="FILE")
+@json_option
+@data_options
+def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
+    """Take the operations on identifiers in FILE, one JSON object a line ("-" is standard input).
+
+    Each valid one is durable when the command ends; the others are named with line and reason, and exit code 1. With
+    --json the outcome of each is printed, in order.
+    """
+    taken = refused = 0
+    lines = _lines(operations)
+    with Node.open(settings, create=True) as node:
+        registry = node.registry
+        while batch := list(itertools.islice(lines, BULK)):
+            outcomes = registry.acceptance.submit_many([line for _, line in batch])
+            for (number, _), outcome in zip(batch, outcomes, strict=True):
+                _report(f"{operations.name}:{number}", outcome, as_json=as_json)
+                taken, refused = taken + (outcome.status is not None), refused + (outcome.status is None)
+    if not as_json:
+        print(f"{taken:,} operations taken, {refused:,} refused")
+    if refused:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.option("--http", "address", default="127.0.0.1:8480", show_default=True, metavar="HOST:PORT")
+@data_options
+def serve(settings: Settings, address: str) -> None:
+    """Run an instance of the registry of identifiers: HTTP in, anchors out, until SIGTERM, which finishes what runs.
+
+    It has no users or passwords: let it listen on loopback, behind a proxy that knows who may write.
+    """
+    from millstream.rest.registry import registry_app
+    from millstream.rest.server import serve_app
+
+    host, port = _address(address)
+    with Node.open(settings, create=True) as node, node.registry as registry:
+        registry.start()
+        serve_app(registry_app(registry), host, port)
+
+
+def cut_operations(registry: Registry, *, force: bool) -> Sequence[LedgerEntry]:
+    """Anchor the operations that wait in *registry*, as an instance that ends afterwards; the new ledger entries."""
+    try:
+        while registry.queue.claim(10_000) == 10_000:
+            pass
+        return registry.writer.cut(force=force)
+    finally:
+        registry.queue.close()
+
+
+def print_status(status: OperationStatus, *, as_json: bool) -> None:
+    """Print where one operation stands."""
+    if as_json:
+        print_json(status)
+        return
+    place = f", anchor {status.anchor} at {status.index}" if status.anchor is not None else ""
+    reason = f": {status.reason}" if status.reason else ""
+    print(f"{status.id}  {status.type} of {status.suffix}  {status.state}{place}{reason}")
+
+
+def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines of *source* that are not empty, with their numbers; of one that is too long only the beginning."""
+    for number in itertools.count(1):
+        line = part = source.readline(LINE_BYTES)
+        if not line:
+            return
+        while part and not part.endswith(b"\n"):
+            part = source.readline(LINE_BYTES)
+        if line.strip():
+            yield number, line.strip()
+
+
+def _report(where: str, outcome: Outcome, *, as_json: bool) -> None:
+    if as_json:
+        print_json(outcome.status or {"code": outcome.code, "message": outcome.error})
+    elif outcome.status is None:
+        print(f"{where}: {outcome.error}", file=sys.stderr)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65_535:
+        raise AddressError(f"{text!r} is no address to listen on: write HOST:PORT, such as 127.0.0.1:8480")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,219 @@
+"""The registry over HTTP, on a real server: what is taken, what is refused and how, and ending in order."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.anchoring.registry import OperationState
+from millstream.anchoring.sidetree import SIDETREE, long_form
+from millstream.cli.main import run
+from millstream.core.canonical import canonical_json
+from millstream.rest.openapi import describe
+from millstream.testing.dids import Person
+
+OPERATIONS, IDENTIFIERS = "/sidetree/v1/operations", "/sidetree/v1/identifiers"
+
+
+class Api:
+    """A real instance in a process of its own."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        environment = {**os.environ, **{f"MILLSTREAM_REGISTRY__{k.upper()}": v for k, v in settings.items()}}
+        command = [
+            sys.executable,
+            "-m",
+            "millstream",
+            "anchor",
+            "serve",
+            "--data",
+            str(folder),
+            "--http",
+            "127.0.0.1:0",
+        ]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.port = int(line.rpartition(":")[2])
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any, dict[str, str]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            data = response.read()
+            kind = response.headers.get("content-type", "")
+            value = [json.loads(line) for line in data.splitlines()] if "jsonl" in kind else json.loads(data)
+            return response.status, value, {name.lower(): text for name, text in response.headers.items()}
+        finally:
+            connection.close()
+
+    def submit(self, operation: Any) -> tuple[int, Any, dict[str, str]]:
+        return self.ask("POST", OPERATIONS, canonical_json(operation.request))
+
+    def end(self, signal_: int = signal.SIGTERM) -> int:
+        self.process.send_signal(signal_)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("registry")
+
+
+@pytest.fixture(scope="module")
+def api(folder: Path) -> Iterator[Api]:
+    made = Api(folder, batch_writer_timeout="200ms", max_open="500")
+    yield made
+    made.end()
+
+
+def until_observed(api: Api, operation: str) -> Any:
+    """The status of *operation* once it is final."""
+    for _ in range(3000):
+        status, found, _ = api.ask("GET", f"{OPERATIONS}/{operation}")
+        assert status == 200
+        if found["state"] in ("observed", "rejected", "dead"):
+            return found
+    raise AssertionError(f"{operation} is still {found['state']}")
+
+
+def test_a_create_is_answered_with_its_document_and_becomes_resolvable(api: Api) -> None:
+    person = Person("api")
+    status, answer, headers = api.submit(person.create)
+    did = f"did:sidetree:{person.suffix}"
+    assert status == 200
+    assert answer["didDocument"]["id"] == did
+    assert answer["didDocumentMetadata"]["method"]["published"] is False
+    found = until_observed(api, headers["operation-id"])
+    assert found["state"] == OperationState.OBSERVED
+    status, resolved, _ = api.ask("GET", f"{IDENTIFIERS}/{did}")
+    assert status == 200
+    assert resolved["didDocumentMetadata"]["method"]["published"] is True
+
+
+def test_a_did_is_updated_and_ended_over_http(api: Api) -> None:
+    person = Person("http-life")
+    for operation in (person.create, person.update(), person.recover(), person.deactivate()):
+        status, answer, headers = api.submit(operation)
+        assert status == 200
+        assert operation.type == "create" or answer["state"] in ("accepted", "queued")
+    until_observed(api, headers["operation-id"])
+    _, resolved, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{person.suffix}")
+    assert resolved["didDocumentMetadata"]["deactivated"] is True
+    _, statuses, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{person.suffix}/operations")
+    assert [status["state"] for status in statuses] == ["observed"] * 4
+    assert api.submit(person.update())[0] == 400
+
+
+def test_a_long_form_resolves_before_it_is_submitted(api: Api) -> None:
+    did = long_form(Person("only-long").create, SIDETREE)
+    status, resolved, headers = api.ask("GET", f"{IDENTIFIERS}/{did}")
+    assert (status, resolved["didDocument"]["id"]) == (200, did)
+    assert headers["content-type"].startswith("application/ld+json")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", OPERATIONS, b"{", 400, "not_json"),
+        ("POST", OPERATIONS, b'{"type":"create"}', 400, "members"),
+        ("POST", OPERATIONS, b" " * 10_001, 413, "too_large"),
+        ("GET", OPERATIONS, None, 405, "http"),
+        ("GET", f"{OPERATIONS}/nobody", None, 404, "not_found"),
+        ("GET", f"{IDENTIFIERS}/did:web:x", None, 400, "did"),
+        ("GET", f"{IDENTIFIERS}/did:sidetree:EiDyOQbbZAa3aiRzeCkV7LOx3SERjjH93EXoIM3UoN4oWg", None, 404, "not_found"),
+        ("GET", "/elsewhere", None, 404, "http"),
+        ("POST", f"{OPERATIONS}/bulk", b"{}\n" * 10_001, 400, "too_many"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_code(
+    api: Api, method: str, path: str, body: bytes | None, status: int, code: str
+) -> None:
+    found, answer, _ = api.ask(method, path, body)
+    assert (found, answer["code"]) == (status, code)
+    assert answer["message"]
+
+
+def test_in_bulk_each_line_has_its_outcome(api: Api) -> None:
+    lines = [canonical_json(Person(f"bulk-http{n}").create.request) for n in range(20)]
+    status, outcomes, _ = api.ask("POST", f"{OPERATIONS}/bulk", b"\n".join([*lines, b"nonsense"]))
+    assert status == 200
+    assert [outcome.get("state", outcome.get("code")) for outcome in outcomes] == ["accepted"] * 20 + ["not_json"]
+    until_observed(api, outcomes[0]["id"])
+
+
+def test_many_clients_at_once_are_all_served(api: Api) -> None:
+    people = [Person(f"client{n}") for n in range(60)]
+    with ThreadPoolExecutor(12) as clients:
+        answers = list(clients.map(lambda person: api.submit(person.create), people))
+    assert {status for status, _, _ in answers} == {200}
+    assert until_observed(api, answers[-1][2]["operation-id"])["state"] == "observed"
+
+
+def test_it_is_alive_and_describes_itself(api: Api) -> None:
+    assert api.ask("GET", "/healthz")[1]["status"] == "ok"
+    status, found, _ = api.ask("GET", "/openapi.json")
+    assert (status, found) == (200, json.loads(json.dumps(describe(SIDETREE))))
+    assert set(found["paths"]) >= {OPERATIONS, f"{OPERATIONS}/bulk", "/healthz", IDENTIFIERS + "/{did}"}
+
+
+def test_a_crowd_is_told_when_to_come_back(tmp_path: Path) -> None:
+    crowded = Api(tmp_path, max_open="1", batch_writer_timeout="1h")
+    try:
+        assert crowded.submit(Person("first").create)[0] == 200
+        answers = (crowded.submit(Person(f"late{n}").create) for n in range(5000))  # counted anew once a second
+        answer, headers = next((answer, headers) for status, answer, headers in answers if status == 429)
+        assert answer["code"] == "too_many_requests"
+        assert int(headers["retry-after"]) >= 1
+    finally:
+        assert crowded.end() == 0
+
+
+def test_p6_what_was_taken_before_the_end_is_anchored_by_the_next_instance(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = Api(tmp_path, batch_writer_timeout="1h")
+    person = Person("taken")
+    _, _, headers = first.submit(person.create)
+    assert first.end() == 0
+    data = ["--data", str(tmp_path)]
+    assert run(["anchor", "status", headers["operation-id"], "--json", *data]) == 0
+    assert json.loads(capfd.readouterr().out)["state"] == "accepted"
+    assert run(["anchor", "cut", "--force", "--json", *data]) == 0
+    assert json.loads(capfd.readouterr().out)["anchor_string"].startswith("1.")
+    assert run(["anchor", "ledger", "--registry", "--json", *data]) == 0
+    assert json.loads(capfd.readouterr().out)["number"] == 1
+    assert run(["did", "resolve", f"did:sidetree:{person.suffix}", *data]) == 0
+    assert json.loads(capfd.readouterr().out)["didDocumentMetadata"]["method"]["published"] is True
+
+
+def test_operations_come_from_a_file_as_well(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    people = [Person(f"file{n}") for n in range(3)]
+    lines = [canonical_json(person.create.request) for person in people]
+    file = tmp_path / "operations.jsonl"
+    file.write_bytes(b"\n\n".join([*lines, b"x" * 300_000, canonical_json(people[0].update().request)]))
+    data = ["--data", str(tmp_path / "node")]
+    assert run(["anchor", "submit", str(file), *data]) == 1
+    out, err = capfd.readouterr()
+    assert out == "4 operations taken, 1 refused\n"
+    assert err.startswith(f"{file}:7: ")
+    assert run(["anchor", "cut", "--force", *data]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 2, "an update waits until its create is observed"
+    assert run(["anchor", "status", *data]) == 0
+    assert "4 observed" in capfd.readouterr().out
+    assert run(["anchor", "status", "nobody", *data]) == 3
+    assert run(["anchor", "serve", "--http", "nowhere", *data]) == 2
