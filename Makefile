@@ -29,8 +29,7 @@ check: $(VENV)/.dev ## Lint, types, floors
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benchmarks.md
-	$(BIN)/millstream bench log --markdown docs/benchmarks.md $(ARGS)
-	$(BIN)/millstream bench log-mysql --runs 1 --markdown docs/benchmarks.md $(ARGS)
+	$(BIN)/millstream bench log --runs 1 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench batching --markdown docs/benchmarks.md $(ARGS)
 
 docs: $(VENV)/.dev ## Check that the documents' links and commands hold

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 
@@ -11,11 +10,10 @@ from click.testing import CliRunner
 
 from millstream.bench import BENCHMARKS
 from millstream.bench.frame import Comparison, Contender, Report, Sample, load_benchmark, measure, run_benchmark
-from millstream.bench.log import LogBench
 from millstream.bench.machine import this_machine
 from millstream.bench.markdown import number, put_section
 from millstream.cli.bench import bench
-from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.clock import VirtualClock
 from millstream.core.errors import InputError
 
 
@@ -59,7 +57,7 @@ def test_an_unknown_benchmark_is_refused_with_the_names_there_are() -> None:
 def report(median: float) -> Report:
     turns: list[str] = []
     result = measure(comparison(turns), 2, lambda _: None)
-    return Report("log", "Purpose.", "small", 2, 0, median, this_machine(), (result,))
+    return Report("log", "Purpose.", "small", {}, 2, 0, median, this_machine(), (result,))
 
 
 def test_a_section_replaces_its_predecessor_and_leaves_the_others_alone() -> None:
@@ -79,15 +77,6 @@ def test_a_section_replaces_its_predecessor_and_leaves_the_others_alone() -> Non
 )
 def test_numbers_show_the_digits_that_mean_something(value: float, text: str) -> None:
     assert number(value) == text
-
-
-def test_the_benchmark_of_the_log_does_the_work_it_times(tmp_path: Path) -> None:
-    log = LogBench(tmp_path, SystemClock())
-    pool = [b"test"] * 65_536
-    for found in (log.write_packs(4, pool, 200, 3200), log.read(4, pool, 1), log.wait(3)):
-        for row in measure(found, 1, lambda _: None).rows:
-            assert row.median > 0
-    assert list(itertools.islice(tmp_path.iterdir(), 1)) == [], "its files are removed"
 
 
 def test_the_command_writes_json_and_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

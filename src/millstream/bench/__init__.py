@@ -9,7 +9,6 @@ from __future__ import annotations
 
 BENCHMARKS = {
     "log": "millstream.bench.log",
-    "log-mysql": "millstream.bench.log_mysql",
     "batching": "millstream.bench.batching",
 }
 """Each benchmark by name, and the module that holds it (loaded only when it is run)."""

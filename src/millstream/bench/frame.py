@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,8 @@ from millstream.bench.machine import Machine, this_machine
 from millstream.core.clock import Clock
 from millstream.core.errors import InputError
 
-Size = Literal["small", "full"]
+Size = Literal["quick", "small", "full"]
+"""How much work: ``quick`` only shows that a benchmark works."""
 
 Show = Callable[[str], None]
 
@@ -49,7 +51,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The result of one contender: its values round by round, their median, and the median ratio to the first."""
+    """The result of one contender: its values round by round, their median, and the median ratio to the first.
+
+    Figures that are rates (``…/s``) have such a ratio beside them.
+    """
 
     contender: str
     values: tuple[float, ...]
@@ -68,11 +73,16 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All results of one benchmark. ``seconds`` is how long it took, ``measured_at`` microseconds since the epoch."""
+    """All results of one benchmark.
+
+    ``parts`` are the options that chose what of it was run, ``seconds`` is how long it took, ``measured_at`` are
+    microseconds since the epoch.
+    """
 
     benchmark: str
     purpose: str
     size: Size
+    parts: Mapping[str, str]
     runs: int
     measured_at: int
     seconds: float
@@ -85,23 +95,36 @@ class BenchmarkModule(Protocol):
 
     __doc__: str | None
 
-    def comparisons(self, size: Size, folder: Path) -> Iterator[Comparison]:
-        """The comparisons, one after the other; *folder* is empty and removed afterwards."""
+    def comparisons(self, size: Size, folder: Path, **parts: str) -> Iterator[Comparison]:
+        """The comparisons, one after the other; *folder* is empty and removed afterwards.
+
+        Those that can be run in parts say which options they take.
+        """
         ...
 
 
-def run_benchmark(name: str, *, size: Size, runs: int, clock: Clock, show: Show, folder: Path | None = None) -> Report:
+def run_benchmark(
+    name: str,
+    *,
+    size: Size,
+    runs: int,
+    clock: Clock,
+    show: Show,
+    folder: Path | None = None,
+    parts: Mapping[str, str] | None = None,
+) -> Report:
     """Run the benchmark *name* for *runs* rounds and report; *show* gets a line now and then.
 
-    Its files lie in a new folder under *folder* (the system's temporary folder without it). Raises
-    :class:`InputError` for an unknown name.
+    Its files lie in a new folder under *folder* (the system's temporary folder without it); *parts* choose what of it
+    is run. Raises :class:`InputError` for an unknown name or part.
     """
-    module = load_benchmark(name)
+    module, parts = load_benchmark(name), parts or {}
+    _check_parts(name, module, parts)
     measured_at, begin = clock.now(), clock.monotonic()
     with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=folder, ignore_cleanup_errors=True) as work:
-        results = tuple(measure(comparison, runs, show) for comparison in module.comparisons(size, Path(work)))
+        results = tuple(measure(comparison, runs, show) for comparison in module.comparisons(size, Path(work), **parts))
     purpose = (module.__doc__ or "").strip().splitlines()[0]
-    return Report(name, purpose, size, runs, measured_at, clock.monotonic() - begin, this_machine(), results)
+    return Report(name, purpose, size, parts, runs, measured_at, clock.monotonic() - begin, this_machine(), results)
 
 
 def load_benchmark(name: str) -> BenchmarkModule:
@@ -109,6 +132,14 @@ def load_benchmark(name: str) -> BenchmarkModule:
     if name not in BENCHMARKS:
         raise InputError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     return cast(BenchmarkModule, importlib.import_module(BENCHMARKS[name]))
+
+
+def _check_parts(name: str, module: BenchmarkModule, parts: Mapping[str, str]) -> None:
+    known = [part for part in inspect.signature(module.comparisons).parameters if part not in {"size", "folder"}]
+    unknown = set(parts) - set(known)
+    if unknown:
+        options = ", ".join(known) or "nothing"
+        raise InputError(f"the benchmark {name!r} is not chosen by {', '.join(sorted(unknown))}, but by {options}")
 
 
 def measure(comparison: Comparison, runs: int, show: Show) -> Result:
@@ -128,4 +159,7 @@ def _row(name: str, samples: list[Sample], first: list[Sample]) -> Row:
     values = tuple(sample.value for sample in samples)
     ratios = [mine.value / other.value for mine, other in zip(samples, first, strict=True)]
     figures = {key: statistics.median(sample.figures[key] for sample in samples) for key in samples[0].figures}
+    for key in [key for key in figures if key.endswith("/s") and key in first[0].figures]:
+        pairs = zip(samples, first, strict=True)
+        figures[f"{key}, ratio"] = statistics.median(mine.figures[key] / other.figures[key] for mine, other in pairs)
     return Row(name, values, statistics.median(values), statistics.median(ratios), figures)

@@ -21,7 +21,7 @@ def section(report: Report) -> str:
         "",
         report.purpose,
         "",
-        f"`millstream bench {report.benchmark} --size {report.size} --runs {report.runs}` on {when:%Y-%m-%d}: "
+        f"`{command(report)}` on {when:%Y-%m-%d}: "
         f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}. "
         f"{report.runs} rounds, contenders turn by turn; medians, and medians of the ratios within a round. "
         f"It took {report.seconds:.0f} s.",
@@ -30,6 +30,12 @@ def section(report: Report) -> str:
     for result in report.results:
         lines += _table(result)
     return "\n".join([*lines, f"<!-- end {report.benchmark} -->", ""])
+
+
+def command(report: Report) -> str:
+    """The command that makes *report*."""
+    parts = "".join(f" --{name} {value}" for name, value in report.parts.items())
+    return f"millstream bench {report.benchmark} --size {report.size} --runs {report.runs}{parts}"
 
 
 def put_section(document: str, report: Report) -> str:

@@ -19,7 +19,18 @@ from millstream.core.durable import write_durably
 @click.command()
 @click.argument("name", type=click.Choice(list(BENCHMARKS)))
 @click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True, help="Rounds of all contenders.")
-@click.option("--size", type=click.Choice(["small", "full"]), default="small", show_default=True, help="How much work.")
+@click.option(
+    "--size", type=click.Choice(["quick", "small", "full"]), default="small", show_default=True, help="How much work."
+)
+@click.option("--quick", is_flag=True, help="The same as --size quick --runs 1: does it work?")
+@click.option("--payloads", metavar="LIST", help="Of the log: bytes a message, as in 4,100,1000.")
+@click.option("--packs", metavar="LIST", help="Of the log: messages that a sender sends at once, as in 200,10,1.")
+@click.option("--backends", metavar="LIST", help="Of the log: which of our stores, as in mariadb,sqlite,segments.")
+@click.option("--peers", metavar="LIST", help="Of the log: which others, as in mariadb-rows,redis; none for none.")
+@click.option("--modes", metavar="LIST", help="Of the log: which comparisons, as in alone,both,processes,arrow,lone.")
+@click.option("--senders", metavar="N", help="Of the log: how many send at once.")
+@click.option("--kind", metavar="KIND", help="Of the log: senders are coroutines or threads.")
+@click.option("--seconds", metavar="S", help="Of the log: about how long each contender writes, each time.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
 @click.option(
     "--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Put the report into its section of FILE."
@@ -29,12 +40,27 @@ from millstream.core.durable import write_durably
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Work in a new folder in this one: the disk that is measured.",
 )
-def bench(name: str, runs: int, size: Size, json_file: Path | None, markdown: Path | None, folder: Path | None) -> None:
+def bench(
+    name: str,
+    runs: int,
+    size: Size,
+    quick: bool,
+    json_file: Path | None,
+    markdown: Path | None,
+    folder: Path | None,
+    **parts: str | None,
+) -> None:
     """Run the benchmark NAME: contenders turn by turn, medians and ratios."""
     console = Console()
     err = Console(stderr=True)
     report = run_benchmark(
-        name, size=size, runs=runs, clock=SystemClock(), show=lambda line: err.print(line, style="dim"), folder=folder
+        name,
+        size="quick" if quick else size,
+        runs=1 if quick else runs,
+        clock=SystemClock(),
+        show=lambda line: err.print(line, style="dim"),
+        folder=folder,
+        parts={part: value for part, value in parts.items() if value is not None},
     )
     for result in report.results:
         console.print(_table(result))

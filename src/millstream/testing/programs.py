@@ -27,8 +27,9 @@ def find_program(name: str, package: str, *, folders: Sequence[str] = ()) -> str
     return path
 
 
-def run_program(command: Sequence[str]) -> None:
-    """Run *command* to its end. Raises :class:`ServiceError`, with what it said."""
+def run_program(command: Sequence[str]) -> str:
+    """Run *command* to its end, and return what it printed. Raises :class:`ServiceError`, with what it said."""
     result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if result.returncode:
         raise ServiceError(f"{command[0]} failed:\n{(result.stdout + result.stderr)[-2000:]}")
+    return result.stdout

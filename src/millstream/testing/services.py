@@ -203,6 +203,14 @@ class Server:
     def url(self) -> str:
         return self._service.url(self._port)
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of its processes, the first of which started the others."""
+        if self._process is None:
+            return ()
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return (self._process.pid, *map(int, children.read_text("ascii").split()))
+
     def start(self) -> None:
         """Start it and wait until it answers. Raises :class:`ServiceError`."""
         path = self._folder / "server.log"

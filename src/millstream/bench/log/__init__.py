@@ -1,0 +1,131 @@
+"""The log against a row a message, Redis Streams, JetStream, PostgreSQL and a queue for Python, in one run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.bench.log.choice import Choice, parse_choice
+from millstream.bench.log.contenders import CONTENDERS
+from millstream.bench.log.servers import Servers
+from millstream.bench.log.work import Work
+from millstream.core.clock import SystemClock
+
+_DURABLE = (
+    "Durable: synced to the disk before it is confirmed (MariaDB and PostgreSQL by their commit, SQLite in WAL mode "
+    "with synchronous FULL, Redis with appendfsync always; JetStream with sync_interval always from version 2.10 on, "
+    "older ones sync every two minutes). "
+)
+_CHECKED = "Every id and the checksum over all bodies are checked as they are read."
+
+
+_QUICK = {"seconds": 0.01, "senders": 20, "payloads": [4]}
+_SECONDS = {"small": 1.5, "full": 6.0}
+
+
+def comparisons(
+    size: Size,
+    folder: Path,
+    *,
+    payloads: str | None = None,
+    packs: str | None = None,
+    backends: str | None = None,
+    peers: str | None = None,
+    modes: str | None = None,
+    senders: str | None = None,
+    kind: str | None = None,
+    seconds: str | None = None,
+) -> Iterator[Comparison]:
+    """All comparisons that the parts choose (see :class:`~millstream.bench.log.choice.Choice`)."""
+    names = ("payloads", "packs", "backends", "peers", "modes", "senders", "kind", "seconds")
+    values = (payloads, packs, backends, peers, modes, senders, kind, seconds)
+    parts = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    choice = parse_choice(parts, **(_QUICK if size == "quick" else {"seconds": _SECONDS[size]}))
+    with Servers(folder) as servers:
+        yield from Plan(choice, Work(choice, servers, folder, SystemClock())).comparisons()
+
+
+class Plan:
+    """What of *work* is compared, and what a reader of the results has to know."""
+
+    def __init__(self, choice: Choice, work: Work) -> None:
+        self._choice = choice
+        self._work = work
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """Payload by payload, then small packs, then the wait for a lone message."""
+        modes, pack = self._choice.modes, max(self._choice.packs)
+        for payload in self._choice.payloads:
+            if "alone" in modes:
+                yield self._alone(payload, pack)
+            if "both" in modes:
+                yield self._both(payload, pack)
+            if "processes" in modes:
+                yield self._two_processes(payload, pack)
+            if "arrow" in modes and self._choice.backends:
+                yield self._arrow(payload)
+        for smaller in sorted(set(self._choice.packs) - {pack}, reverse=True) if "alone" in modes else ():
+            yield self._alone(min(self._choice.payloads), smaller)
+        if "lone" in modes:
+            yield self._comparison("Wait for a lone message", "ms", self._lone_conditions(), self._lone)
+
+    def _alone(self, payload: int, pack: int) -> Comparison:
+        conditions = f"{self._senders(pack)} Then one reader takes and acknowledges message by message. {_CHECKED}"
+        run = functools.partial(self._work.alone, payload=payload, pack=pack)
+        return self._comparison(f"Write, then read: {payload:,} B, packs of {pack}", "messages/s", conditions, run)
+
+    def _both(self, payload: int, pack: int) -> Comparison:
+        conditions = (
+            f"{self._senders(pack)} At the same time a thread of the same process reads and acknowledges message by "
+            f"message. {_CHECKED}"
+        )
+        run = functools.partial(self._work.both, payload=payload, pack=pack)
+        return self._comparison(
+            f"Write and read at once: {payload:,} B, packs of {pack}", "messages/s", conditions, run
+        )
+
+    def _two_processes(self, payload: int, pack: int) -> Comparison:
+        conditions = (
+            f"{self._senders(pack)} At the same time another process reads and acknowledges message by message. "
+            f"{_CHECKED}"
+        )
+        run = functools.partial(self._work.two_processes, payload=payload, pack=pack)
+        title = f"Write and read at once in two processes: {payload:,} B, packs of {pack}"
+        return self._comparison(title, "messages/s", conditions, run)
+
+    def _arrow(self, payload: int) -> Comparison:
+        conditions = (
+            "One sender with record batches of 65,536 messages, each durable before the next; then they are read as "
+            "Arrow, all columns and the bodies alone, each block's checksum verified. "
+            "Ids and bodies are checked in a further pass."
+        )
+        run = functools.partial(self._work.arrow, payload=payload)
+        return self._comparison(f"Arrow: {payload:,} B", "messages/s", conditions, run, self._choice.backends)
+
+    def _lone(self, name: str) -> Sample:
+        return self._work.lone(name, max(round(100 * self._choice.seconds), 10))
+
+    @staticmethod
+    def _lone_conditions() -> str:
+        return f"One thread sends 4 B, waits until it is durable, and so on; the median. Less is better. {_DURABLE}"
+
+    def _senders(self, pack: int) -> str:
+        many = "packs" if pack > 1 else "messages"
+        return (
+            f"Up to {self._choice.senders:,} {self._choice.kind} (fewer where a contender is slow), each of which "
+            f"waits until its {many} of {pack} are durable before it sends the next. {_DURABLE}"
+        )
+
+    def _comparison(
+        self,
+        title: str,
+        unit: str,
+        conditions: str,
+        run: Callable[[str], Sample],
+        names: Sequence[str] | None = None,
+    ) -> Comparison:
+        names = self._choice.contenders if names is None else names
+        contenders = [Contender(CONTENDERS[name].title, functools.partial(run, name)) for name in names]
+        return Comparison(title, unit, conditions, contenders)

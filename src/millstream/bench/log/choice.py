@@ -1,0 +1,79 @@
+"""Which parts of the benchmark are run, and how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from millstream.core.errors import InputError
+
+Senders = Literal["coroutines", "threads"]
+
+PAYLOADS = (4, 100, 1000)
+PACKS = (200, 10, 1)
+OURS = ("mariadb", "postgres", "sqlite", "segments")
+PEERS = ("mariadb-rows", "sqlite-rows", "redis", "nats", "postgres-copy", "litequeue")
+"""The first is the one that all others are measured against: a row a message, as in the seed document."""
+
+MODES = ("alone", "both", "processes", "arrow", "lone")
+"""Write and then read; both at once; both at once in two processes; Arrow; the wait for a lone message."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What to measure: payloads in bytes, messages a pack, our backends, peers, how many senders of which kind.
+
+    ``seconds`` is about how long one run of one contender writes.
+    """
+
+    payloads: Sequence[int] = PAYLOADS
+    packs: Sequence[int] = PACKS
+    backends: Sequence[str] = OURS
+    peers: Sequence[str] = PEERS
+    modes: Sequence[str] = MODES
+    senders: int = 1000
+    kind: Senders = "coroutines"
+    seconds: float = 1.5
+
+    def __post_init__(self) -> None:
+        for name, known in (("backends", OURS), ("peers", PEERS), ("modes", MODES)):
+            unknown = set(getattr(self, name)) - set(known)
+            if unknown:
+                raise InputError(
+                    f"{', '.join(sorted(unknown))}: the {name} that can be measured are {', '.join(known)}"
+                )
+        if not self.contenders:
+            raise InputError("name at least one of our backends or of the peers")
+        if not all(1 <= size <= 1 << 20 for size in self.payloads) or not all(
+            1 <= size <= 10_000 for size in self.packs
+        ):
+            raise InputError("payloads are 1 to 1,048,576 bytes, packs 1 to 10,000 messages")
+
+    @property
+    def contenders(self) -> list[str]:
+        """All that take part, peers first."""
+        return [*self.peers, *self.backends]
+
+    def load(self, rate: float, pack: int) -> tuple[int, int]:
+        """How many senders, and how many packs each, make about ``seconds`` of work at *rate* messages a second."""
+        packs = max(round(rate * self.seconds / pack), 1)
+        senders = min(self.senders, packs)
+        return senders, max(round(packs / senders), 1)
+
+
+def parse_choice(parts: Mapping[str, str], **defaults: Any) -> Choice:
+    """The choice that *parts* make, as they stand on the command line; *defaults* for what they leave open.
+
+    Raises :class:`InputError`.
+    """
+    lists = {"payloads", "packs", "backends", "peers", "modes"}
+    found = {name: _items(value) if name in lists else value for name, value in parts.items()}
+    try:
+        return msgspec.convert({**defaults, **found}, Choice, strict=False)
+    except msgspec.ValidationError as error:
+        raise InputError(f"what to measure cannot be read: {error}") from error
+
+
+def _items(text: str) -> list[str]:
+    return [] if text == "none" else [item.strip() for item in text.split(",")]

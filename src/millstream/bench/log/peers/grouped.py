@@ -1,0 +1,122 @@
+"""Senders that share transactions, so that a peer that commits batches is not measured message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+MOST_ROWS = 10_000
+"""In one transaction, as in the seed document's shard buffer."""
+
+
+class _Waiting(msgspec.Struct):
+    bodies: Sequence[bytes]
+    future: asyncio.Future[int] | None = None
+    first: int = 0
+
+
+class Grouped(ABC):
+    """A peer says how a group of messages is committed; who waits and finds no commit running commits for all."""
+
+    most_rows = MOST_ROWS
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pending: deque[_Waiting] = deque()
+        self._committing = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+        self.last_id = 0
+
+    def append(self, bodies: Sequence[bytes]) -> int:
+        """Store *bodies*; returns the first id once they are durable."""
+        mine = _Waiting(bodies)
+        with self._changed:
+            self._pending.append(mine)
+            while not mine.first:
+                self._check()
+                if self._committing:
+                    self._changed.wait()
+                else:
+                    self._lead()
+        return mine.first
+
+    async def append_async(self, bodies: Sequence[bytes]) -> int:
+        """Like :meth:`append`, for a coroutine; a thread commits for all of them."""
+        mine = _Waiting(bodies, asyncio.get_running_loop().create_future())
+        assert mine.future is not None
+        with self._changed:
+            self._check()
+            self._pending.append(mine)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, daemon=True)
+                self._thread.start()
+            elif not self._committing:
+                self._changed.notify_all()
+        return await mine.future
+
+    def close(self) -> None:
+        """Commit no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _serve(self) -> None:
+        with self._changed:
+            while not self._closed and self.failure is None:
+                if self._pending and not self._committing:
+                    self._lead()
+                else:
+                    self._changed.wait()
+
+    def _lead(self) -> None:
+        group: list[_Waiting] = []
+        bodies: list[bytes] = []
+        while self._pending and len(bodies) < self.most_rows:
+            group.append(self._pending.popleft())
+            bodies += group[-1].bodies
+        first, self._committing = self.last_id + 1, True
+        self._changed.release()
+        try:
+            self._commit(bodies, first)
+            for waiting in group:
+                waiting.first = first
+                first += len(waiting.bodies)
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self._changed.acquire()
+            self._committing = False
+            self.last_id = first - 1
+            self._changed.notify_all()
+            self._tell(group)
+
+    def _tell(self, group: list[_Waiting]) -> None:
+        futures = [waiting for waiting in group if waiting.future is not None]
+        if futures and futures[0].future is not None:
+            futures[0].future.get_loop().call_soon_threadsafe(_resolve, futures, self.failure)
+
+    @abstractmethod
+    def _commit(self, bodies: list[bytes], first: int) -> None:
+        """Store *bodies* under the ids from *first* on, durably."""
+
+
+def _resolve(group: list[_Waiting], failure: BaseException | None) -> None:
+    for waiting in group:
+        if waiting.future is not None and not waiting.future.done():
+            if failure is None:
+                waiting.future.set_result(waiting.first)
+            else:
+                waiting.future.set_exception(failure)

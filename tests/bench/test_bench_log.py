@@ -1,0 +1,136 @@
+"""The benchmark of the log does the work that it times, on every side, and believes nobody."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from millstream.bench.frame import measure, run_benchmark
+from millstream.bench.log.check import Seen, WrongError
+from millstream.bench.log.choice import Choice, Senders, parse_choice
+from millstream.bench.log.load import Sent, bodies, packs_of
+from millstream.bench.log.servers import Servers
+from millstream.bench.log.work import Work
+from millstream.core.clock import SystemClock
+from millstream.core.errors import InputError
+
+QUICK = Choice(seconds=0.005, senders=5)
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[Work]:
+    with tempfile.TemporaryDirectory() as folder, Servers(Path(folder)) as servers:
+        yield Work(QUICK, servers, Path(folder), SystemClock())
+
+
+@pytest.mark.parametrize("name", ["mariadb-rows", "sqlite-rows", "redis", "nats", "litequeue", "mariadb", "sqlite"])
+def test_a_contender_writes_and_reads_back_all_that_it_is_timed_for(work: Work, name: str) -> None:
+    for run in (work.alone, work.both):
+        sample = run(name, 4, 20)
+        assert sample.value > 0
+        assert sample.figures["read messages/s"] > 0
+
+
+def test_rows_and_blocks_in_postgresql_take_part(work: Work) -> None:
+    for name in ("postgres-copy", "postgres"):
+        assert work.alone(name, 100, 20).value > 0
+
+
+def test_a_reader_in_a_process_of_its_own_sees_everything(work: Work) -> None:
+    assert work.two_processes("segments", 4, 20).figures["read messages/s"] > 0
+
+
+def test_arrow_and_the_wait_for_a_lone_message_are_measured(work: Work) -> None:
+    assert work.arrow("segments", 4).figures["read Arrow messages/s"] > 0
+    assert work.lone("sqlite-rows", 3).value > 0
+
+
+@pytest.mark.parametrize("kind", ["coroutines", "threads"])
+def test_senders_of_either_kind_send_the_same(kind: Senders, tmp_path: Path) -> None:
+    with Servers(tmp_path) as servers:
+        work = Work(Choice(seconds=0.01, senders=7, kind=kind), servers, tmp_path, SystemClock())
+        assert work.alone("segments", 4, 3).figures["senders"] == 7
+    assert list(itertools.islice(tmp_path.iterdir(), 1)) == [], "its files are removed"
+
+
+def test_the_benchmark_runs_in_parts() -> None:
+    parts = {"peers": "sqlite-rows", "backends": "sqlite", "modes": "alone,arrow", "packs": "50,5", "senders": "4"}
+    report = run_benchmark("log", size="quick", runs=1, clock=SystemClock(), show=lambda _: None, parts=parts)
+    titles = [result.title for result in report.results]
+    assert titles == ["Write, then read: 4 B, packs of 50", "Arrow: 4 B", "Write, then read: 4 B, packs of 5"]
+    rows, ours = report.results[0].rows
+    assert (rows.ratio, rows.figures["read messages/s, ratio"]) == (1, 1)
+    assert ours.figures["read messages/s, ratio"] > 0
+
+
+@pytest.mark.parametrize(
+    "parts", [{"peers": "kafka"}, {"payloads": "0"}, {"payloads": "x"}, {"kind": "hamsters"}, {"modes": "both,neither"}]
+)
+def test_a_part_that_there_is_not_is_refused(parts: dict[str, str]) -> None:
+    with pytest.raises(InputError):
+        parse_choice(parts)
+
+
+def test_another_benchmark_has_no_such_parts() -> None:
+    with pytest.raises(InputError, match="not chosen by payloads"):
+        run_benchmark(
+            "batching", size="quick", runs=1, clock=SystemClock(), show=lambda _: None, parts={"payloads": "4"}
+        )
+
+
+PACKS = packs_of(bodies(100), 2)[:3]
+SENT = Sent([(3, 1), (1, 0), (5, 2)], [0.0], 1.0)
+ALL = [body for pack in PACKS for body in pack]
+
+
+def test_what_was_sent_is_what_is_expected() -> None:
+    seen = Seen(100)
+    seen.add_all([([1, 2, 3], ALL[:3]), ([4, 5, 6], ALL[3:])])
+    seen.expect(SENT, PACKS)
+    columns = Seen(100)
+    columns.add_columns(iter([pa.RecordBatch.from_pydict({"id": range(1, 7), "body": ALL})]))
+    columns.expect(SENT, PACKS)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda seen: seen.add([1, 3], ALL[:2]),
+        lambda seen: seen.add([2], ALL[:1]),
+        lambda seen: seen.add([1], [b"short"]),
+        lambda seen: seen.add(range(1, 6), ALL[:5]),
+        lambda seen: seen.add(range(1, 7), [*ALL[:4], ALL[5], ALL[4]]),
+        lambda seen: seen.add(range(1, 7), [*ALL[:5], bytes(100)]),
+        lambda seen: seen.add_columns(iter([pa.RecordBatch.from_pydict({"id": [1, 3], "body": ALL[:2]})])),
+        lambda seen: seen.add_columns(iter([pa.RecordBatch.from_pydict({"id": [1], "body": [b"short"]})])),
+    ],
+)
+def test_a_message_that_is_lost_moved_or_changed_ends_the_benchmark(read: Callable[[Seen], None]) -> None:
+    seen = Seen(100)
+    with pytest.raises(WrongError):
+        read(seen)
+        seen.expect(SENT, PACKS)
+
+
+def test_a_failing_sender_ends_the_benchmark(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("millstream.bench.log.peers.sqlite_rows.SqliteRowSender._commit", fail)
+    with pytest.raises(OSError, match="the disk is gone"):
+        work.alone("sqlite-rows", 4, 20)
+
+
+def test_results_are_formed_as_in_every_benchmark(work: Work) -> None:
+    from millstream.bench.log import Plan
+
+    plan = Plan(Choice(seconds=0.005, senders=5, peers=("sqlite-rows",), backends=("sqlite",), modes=("lone",)), work)
+    (comparison,) = plan.comparisons()
+    result = measure(comparison, 1, lambda _: None)
+    assert [row.contender for row in result.rows] == ["row a message, SQLite", "millstream, SQLite"]
+    assert result.unit == "ms"
