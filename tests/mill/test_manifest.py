@@ -109,6 +109,14 @@ def test_only_bytes_that_match_count_as_verified() -> None:
     assert (row.verified_at, row.checked_at) == (None, 99)
 
 
+def test_a_result_about_an_item_that_was_deleted_meanwhile_changes_nothing() -> None:
+    manifest = memory_manifest()
+    manifest.record([add(1), delete(2)])
+    before = manifest.get("1", "s", "c")
+    manifest.apply([found(Verdict.FAILURE, action=ManifestAction.MARK_MISSING), found(Verdict.SUCCESS)])
+    assert manifest.get("1", "s", "c") == before
+
+
 def test_a_result_about_a_version_that_is_gone_changes_nothing() -> None:
     manifest = memory_manifest()
     manifest.record([add(1, B)])

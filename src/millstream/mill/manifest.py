@@ -141,8 +141,8 @@ class Manifest:
     def apply(self, results: Iterable[CheckResult]) -> None:
         """Write down what checks found, and change the rows that an outcome asks to change.
 
-        A result that was observed under another manifest sum than the row has now is dropped: it speaks of a version
-        that is gone.
+        A result that was observed under another manifest sum than the row has now, or whose row is a tombstone by now,
+        is dropped: it speaks of a version that is gone.
         """
         settled = [result for result in results if result.verdict != Verdict.RETRY]
         created = [_created_values(result) for result in settled if result.action == ManifestAction.CREATE]
@@ -237,7 +237,7 @@ def _note_statement() -> Any:
         sa.update(_manifest)
         .where(row.store == sa.bindparam("in_store"), row.space == sa.bindparam("in_space"))
         .where(row.content_id == sa.bindparam("item"))
-        .where(row.sha256.is_not_distinct_from(sa.bindparam("observed", type_=sa.Text)))
+        .where(row.sha256.is_not_distinct_from(sa.bindparam("observed", type_=sa.Text)), row.deleted.is_(False))
         .values(
             sha256=sa.func.coalesce(found, row.sha256),
             size=sa.case((found.is_not(None), sa.bindparam("found_size", type_=sa.BigInteger)), else_=row.size),

@@ -194,7 +194,7 @@ class Server:
 
     def __init__(self, service: Service, folder: Path, clock: Clock) -> None:
         self._service = service
-        self._folder = folder
+        self.folder = folder
         self._clock = clock
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -213,11 +213,11 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it answers. Raises :class:`ServiceError`."""
-        path = self._folder / "server.log"
+        path = self.folder / "server.log"
         with path.open("ab") as log:
-            command = self._service.command(self._folder, self._port)
+            command = self._service.command(self.folder, self._port)
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
         _await(self._process, self._service, self._port, path, self._clock)
 

@@ -110,9 +110,10 @@ def serve(folder: Path, port: int) -> int:
             child.wait()
 
 
-def data_files(folder: Path) -> Sequence[Path]:
-    """The files in which the bytes of objects lie (for rot drills), in the *folder* of a private server."""
-    return sorted((folder / DEVICE / "objects").rglob("*.data"))
+def data_files(folder: Path, data: bytes) -> Sequence[Path]:
+    """The files that hold exactly *data* (an object, or a part of one), in the *folder* of a private server."""
+    files = (folder / DEVICE / "objects").rglob("*.data")
+    return [path for path in files if path.stat().st_size == len(data) and path.read_bytes() == data]
 
 
 def _start(folder: Path, kind: str) -> subprocess.Popen[bytes]:
