@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
     from millstream.anchoring.registry import OperationStatus
     from millstream.anchoring.registry import Registry as IdentifierRegistry
+    from millstream.messaging.broker.endpoints import Place
+    from millstream.messaging.broker.server import BrokerServer
 
 
 DATABASE = "node.db"
@@ -128,6 +130,14 @@ class Node:
         sa.event.listen(engine, "connect", _make_durable)
         self._resources.callback(engine.dispose)
         return engine
+
+    # Messaging
+
+    def broker(self, place: Place) -> BrokerServer:
+        """A broker on the node's logs, listening on *place* while its block is open."""
+        from millstream.messaging.broker.server import BrokerServer
+
+        return BrokerServer(self.store, place, clock=self.clock)
 
     # Batching
 

@@ -6,7 +6,10 @@
     ├── MissingExtraError        grpcio is not installed
     ├── BrokerError              the broker could not be started or has failed
     │   ├── DamagedJournalError
-    │   └── TopicError           a topic cannot be made, or dropped
+    │   ├── TopicError           a topic cannot be made as asked
+    │   ├── TopicNotFoundError
+    │   ├── GroupNotFoundError
+    │   └── UnreachableError     no broker answers there
     └── RefusedError             a call is answered with this status
 """
 
@@ -37,6 +40,16 @@ class TopicError(BrokerError, InputError):
 
 class TopicNotFoundError(BrokerError, NotFoundError):
     """There is no such topic."""
+
+
+class GroupNotFoundError(BrokerError, NotFoundError):
+    """There is no such consumer group."""
+
+
+class UnreachableError(BrokerError):
+    """No broker answers there."""
+
+    transient = True
 
 
 class RefusedError(MessagingError):

@@ -1,0 +1,144 @@
+"""``millstream topic`` and ``millstream group``: what a broker keeps, while it runs or not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.core.errors import InputError
+from millstream.log import open_store
+from millstream.messaging.broker.admin import GroupInfo, Restart, TopicInfo
+from millstream.messaging.broker.endpoints import read_place
+from millstream.messaging.broker.remote import ask_broker, ask_store
+from millstream.messaging.broker.topic import TYPES, TopicSpec
+from millstream.settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Asks = Callable[[str, Any, Any], Any]
+
+
+def broker_options(command: Command) -> Command:
+    """Give *command* ``--endpoint HOST:PORT`` beside the data options; its first argument asks that broker."""
+
+    @click.option("--endpoint", metavar="HOST:PORT", help="The running broker to ask; without it, the data folder.")
+    @store_options
+    @functools.wraps(command)
+    def with_broker(settings: Settings, *args: Any, endpoint: str | None, **kwargs: Any) -> Any:
+        return command(functools.partial(_ask, settings, endpoint), *args, **kwargs)
+
+    return with_broker  # type: ignore[return-value]
+
+
+@click.group()
+def topic() -> None:
+    """Make and list the topics of a broker.
+
+    With --endpoint a running broker is asked; without it the data folder is worked on, of which none may be running.
+    """
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--type", "kind", type=click.Choice(TYPES), default="NORMAL", show_default=True, help="What it takes.")
+@click.option("--queues", type=click.IntRange(1, 256), default=4, show_default=True, help="Its queues; never fewer.")
+@json_option
+@broker_options
+def create(ask: Asks, name: str, kind: str, queues: int, as_json: bool) -> None:
+    """Make the topic NAME; nothing happens where it is there as asked. Its messages are the log NAME."""
+    found = ask("MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
+    _print_topics([found], as_json)
+
+
+@topic.command("list")
+@json_option
+@broker_options
+def list_topics(ask: Asks, as_json: bool) -> None:
+    """List all topics."""
+    _print_topics(ask("Topics", "", list[TopicInfo]), as_json)
+
+
+@topic.command()
+@click.argument("name")
+@json_option
+@broker_options
+def describe(ask: Asks, name: str, as_json: bool) -> None:
+    """Say how the topic NAME stands, and who consumes it."""
+    _print_topics(ask("Topics", name, list[TopicInfo]), as_json)
+
+
+@topic.command()
+@click.argument("name")
+@broker_options
+def delete(ask: Asks, name: str) -> None:
+    """Forget the topic NAME and how groups stand with it. Its messages stay: the log NAME is not touched."""
+    ask("DropTopic", name, str)
+    click.echo(f"topic {name} is gone; its log stays")
+
+
+@click.group()
+def group() -> None:
+    """How consumer groups stand, and sending one back."""
+
+
+@group.command("list")
+@json_option
+@broker_options
+def list_groups(ask: Asks, as_json: bool) -> None:
+    """List all groups, a line for each of their topics."""
+    _print_groups(ask("Groups", "", list[GroupInfo]), as_json)
+
+
+@group.command("describe")
+@click.argument("name")
+@json_option
+@broker_options
+def describe_group(ask: Asks, name: str, as_json: bool) -> None:
+    """Say how the group NAME stands with its topics."""
+    _print_groups(ask("Groups", name, list[GroupInfo]), as_json)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", "topic_name", required=True, help="The topic.")
+@click.option("--to", "next_id", type=click.IntRange(1), help="The id of the message that comes next.")
+@click.option("--time", "time", type=click.IntRange(0), help="Begin with what was stored then (microseconds).")
+@json_option
+@broker_options
+def reset(ask: Asks, name: str, topic_name: str, next_id: int | None, time: int | None, as_json: bool) -> None:
+    """Let the group NAME go on at a message or a time: all before counts as done, nothing from it on."""
+    if (next_id is None) == (time is None):
+        raise click.UsageError("give either --to ID or --time T")
+    _print_groups([ask("RestartGroup", Restart(name, topic_name, next_id, time), GroupInfo)], as_json)
+
+
+def _ask(settings: Settings, endpoint: str | None, name: str, request: Any, kind: Any) -> Any:
+    if endpoint:
+        return ask_broker(read_place(endpoint), name, request, kind)
+    if settings.log_url.startswith("memory:"):
+        raise InputError("a memory: store ends with the command that opens it; name one on a disk")
+    if not settings.log.store:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+    with open_store(settings.log_url) as store:
+        return ask_store(store, name, request, kind)
+
+
+def _print_topics(topics: list[TopicInfo], as_json: bool) -> None:
+    for each in topics:
+        if as_json:
+            print_json(each)
+            continue
+        groups = ", ".join(each.groups) or "no group"
+        click.echo(f"{each.name}  {each.type}  {each.queues} queues  {each.messages:,} messages  {groups}")
+
+
+def _print_groups(groups: list[GroupInfo], as_json: bool) -> None:
+    for each in groups:
+        if as_json:
+            print_json(each)
+            continue
+        state = f"{each.lag:,} to come, {each.in_flight:,} in flight, all done up to {each.done:,}"
+        click.echo(f"{each.group}  {each.topic}  {state}, {each.consumers} consumers")

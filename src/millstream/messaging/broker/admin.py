@@ -1,0 +1,133 @@
+"""What people ask of a broker, over a service of its own: topics and groups, in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from millstream.core.errors import MillstreamError
+from millstream.messaging.broker.checks import check_group_name
+from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.errors import GroupNotFoundError, TopicNotFoundError
+
+ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """How a topic stands: ``messages`` is how many its log has, ``groups`` who consumes it."""
+
+    name: str
+    type: str
+    queues: int
+    messages: int
+    groups: list[str]
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """How a group stands with a topic: ``done`` up to which message all is done, ``in_flight`` how many are not
+    although they were delivered, ``lag`` how many it has not seen, and how many ``consumers`` are connected.
+    """
+
+    group: str
+    topic: str
+    done: int
+    in_flight: int
+    lag: int
+    consumers: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a call returns: a result, or an error's text and exit code."""
+
+    result: Any = None
+    error: str = ""
+    exit_code: int = 0
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """Let a group go on at message ``next_id``, or at the first stored at ``time`` (microseconds)."""
+
+    group: str
+    topic: str
+    next_id: int | None = None
+    time: int | None = None
+
+
+class Admin:
+    """The calls, on *core*."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def calls(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
+        """Every call by its name, from JSON to JSON."""
+        return {
+            "MakeTopic": _call(TopicSpec, self.make_topic),
+            "DropTopic": _call(str, self.drop_topic),
+            "Topics": _call(str, self.topics),
+            "Groups": _call(str, self.groups),
+            "RestartGroup": _call(Restart, self.restart_group),
+        }
+
+    async def make_topic(self, spec: TopicSpec) -> TopicInfo:
+        """Make a topic, or give it more queues."""
+        await self._core.make_topic(spec)
+        return self._topic_info(spec)
+
+    async def drop_topic(self, name: str) -> str:
+        """Forget a topic; its log stays."""
+        await self._core.drop_topic(name)
+        return name
+
+    async def topics(self, name: str) -> list[TopicInfo]:
+        """How the topic *name* stands, or all of them where it is empty."""
+        found = [spec for spec in self._core.specs if name in ("", spec.name)]
+        if name and not found:
+            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` names those there are")
+        return [self._topic_info(spec) for spec in found]
+
+    async def groups(self, name: str) -> list[GroupInfo]:
+        """How the group *name* stands with its topics, or all of them where it is empty."""
+        known = sorted(key for key in self._core.journal.state.deliveries if name in ("", key[0]))
+        if name and not known:
+            raise GroupNotFoundError(f"no consumer of a group {name} was ever here")
+        return [self._group_info(group, topic) for group, topic in known]
+
+    async def restart_group(self, restart: Restart) -> GroupInfo:
+        """Send a group back, or on."""
+        check_group_name(restart.group)
+        topic = self._core.topic(restart.topic)
+        next_id = restart.next_id
+        if next_id is None:
+            next_id = topic.first_id_since(restart.time or 0)
+        next_id = min(max(next_id, 1), topic.last_id + 1)
+        await self._core.restart(restart.group, restart.topic, next_id)
+        return self._group_info(restart.group, restart.topic)
+
+    def _topic_info(self, spec: TopicSpec) -> TopicInfo:
+        groups = sorted(group for group, topic in self._core.journal.state.deliveries if topic == spec.name)
+        return TopicInfo(spec.name, spec.type, spec.queues, self._core.topic(spec.name).last_id, groups)
+
+    def _group_info(self, group: str, topic: str) -> GroupInfo:
+        delivery = self._core.delivery(group, topic)
+        last = self._core.topic(topic).last_id
+        seen = max(delivery.next - 1, delivery.done.pointer)
+        consumers = len(self._core.sessions.in_group(group))
+        waiting = delivery.lined_up - sum(each.away for each in delivery.flights.values()) if delivery.fifo else 0
+        return GroupInfo(group, topic, delivery.done.pointer, len(delivery.flights), last - seen + waiting, consumers)
+
+
+def _call(kind: Any, method: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:
+    async def call(request: bytes) -> bytes:
+        try:
+            answer = Answer(result=await method(msgspec.json.decode(request, type=kind)))
+        except MillstreamError as error:
+            answer = Answer(error=str(error), exit_code=error.exit_code)
+        except msgspec.ValidationError as error:
+            answer = Answer(error=f"this is no request: {error}", exit_code=2)
+        return msgspec.json.encode(answer)
+
+    return call

@@ -1,0 +1,165 @@
+"""What a broker refuses, and with which status: the rules of the RocketMQ proxy, as functions without side effects."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from millstream.messaging.broker.stored import PREFIX
+from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+
+MAX_BODY: Final = 4 << 20
+MAX_PROPERTIES: Final = 128
+MAX_PROPERTY_BYTES: Final = 16 << 10
+MAX_GROUP_BYTES: Final = 63
+MAX_DELAY: Final = 24 * 3600 * 1_000_000
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,120}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_RESERVED: Final = frozenset(
+    (
+        "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET",
+        "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG",
+        "RECONSUME_TIME", "MSG_REGION", "TRACE_ON", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "FIRST_POP_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO",
+        "BORN_HOST", "BORN_TIMESTAMP", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME",
+        "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET", "INNER_MULTI_DISPATCH", "TIMER_DELAY_MS",
+        "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "__SHARDINGKEY",
+    )
+)  # fmt: skip
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a broker takes and how long it waits; times in microseconds.
+
+    Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages. A message is delivered
+    ``max_attempts`` times, then it is dead; consumers are told to wait for so many seconds between (``pauses``). A producer is asked about a transaction first after ``first_check``,
+    then again ``check_every``, ``most_checks`` times in all.
+    """
+
+    shortest: int = 10 * 1_000_000
+    longest: int = 12 * 3600 * 1_000_000
+    shortest_poll: int = 0
+    longest_poll: int = 20 * 1_000_000
+    batch: int = 1024
+    max_delay: int = MAX_DELAY
+    max_attempts: int = 17
+    pauses: tuple[int, ...] = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+    first_check: int = 6 * 1_000_000
+    check_every: int = 30 * 1_000_000
+    most_checks: int = 15
+
+
+def check_topic_name(name: str) -> None:
+    """Raise ILLEGAL_TOPIC unless *name* can be a topic's."""
+    if not _TOPIC.fullmatch(name):
+        raise RefusedError(v2.ILLEGAL_TOPIC, f"{name[:80]!r} is no name for a topic: 1 to 127 of % | a-z A-Z 0-9 _ -")
+
+
+def check_group_name(name: str) -> None:
+    """Raise ILLEGAL_CONSUMER_GROUP unless *name* can be a group's."""
+    if not _GROUP.fullmatch(name):
+        raise RefusedError(
+            v2.ILLEGAL_CONSUMER_GROUP, f"{name[:80]!r} is no name for a group: 1 to 120 of % | a-z A-Z 0-9 _ -"
+        )
+
+
+def message_kind(message: v2.Message) -> int:
+    """The type of *message*: what it says, or what its properties make it."""
+    system = message.system_properties
+    if system.message_type:
+        return system.message_type
+    if system.message_group:
+        return v2.FIFO
+    return v2.DELAY if system.HasField("delivery_timestamp") else v2.NORMAL
+
+
+def check_message(message: v2.Message, spec: TopicSpec) -> int:
+    """The type of *message*, which may go to the topic *spec*. Raises :class:`RefusedError` where it may not."""
+    kind = message_kind(message)
+    if kind in (v2.LITE, v2.PRIORITY):
+        name = v2.MessageType.Name(kind)
+        raise RefusedError(v2.UNSUPPORTED, f"messages of the type {name} are not supported by this broker")
+    _check_body(message)
+    _check_properties(message)
+    _check_system(message)
+    if kind != spec.kind:
+        raise RefusedError(
+            v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"topic {spec.name} takes {spec.type} messages, not {v2.MessageType.Name(kind)}",
+        )
+    if kind == v2.FIFO and not message.system_properties.message_group:
+        raise RefusedError(v2.ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
+    return kind
+
+
+def check_delivery_time(message: v2.Message, now: int, limits: Limits) -> int:
+    """When the delayed *message* is due, in microseconds; a time that is past is now."""
+    if not message.system_properties.HasField("delivery_timestamp"):
+        raise RefusedError(v2.ILLEGAL_DELIVERY_TIME, "a DELAY message needs a delivery timestamp")
+    stamp = message.system_properties.delivery_timestamp
+    due = stamp.seconds * 1_000_000 + stamp.nanos // 1000
+    if due > now + limits.max_delay:
+        hours = limits.max_delay / 3.6e9
+        raise RefusedError(v2.ILLEGAL_DELIVERY_TIME, f"a message can be delayed by {hours:g} hours at most")
+    return max(due, now)
+
+
+def check_invisible(duration: int, limits: Limits, *, shortest: int | None = None) -> int:
+    """*duration* (microseconds) if a message may be hidden for so long; *shortest* in place of the limit."""
+    least = limits.shortest if shortest is None else shortest
+    if not least <= duration <= limits.longest:
+        raise RefusedError(
+            v2.ILLEGAL_INVISIBLE_TIME,
+            f"a message is hidden for {least / 1e6:g} to {limits.longest / 1e6:g} seconds, not {duration / 1e6:g}",
+        )
+    return duration
+
+
+def _check_body(message: v2.Message) -> None:
+    if not message.body:
+        raise RefusedError(v2.MESSAGE_BODY_EMPTY, "a message needs a body")
+    if len(message.body) > MAX_BODY:
+        raise RefusedError(
+            v2.MESSAGE_BODY_TOO_LARGE, f"a body of {len(message.body):,} bytes is larger than {MAX_BODY:,}"
+        )
+
+
+def _check_properties(message: v2.Message) -> None:
+    pairs = message.user_properties
+    if not pairs:
+        return
+    if len(pairs) > MAX_PROPERTIES:
+        raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs)} properties are more than {MAX_PROPERTIES}")
+    size = 0
+    for name, value in pairs.items():
+        if name in _RESERVED or name.startswith(PREFIX) or not name.strip() or _CONTROL.search(name):
+            raise RefusedError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name[:80]!r} cannot be the name of a property")
+        if _CONTROL.search(value):
+            raise RefusedError(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r} has a control character in it")
+        size += len(name) + len(value)
+    if size > MAX_PROPERTY_BYTES:
+        raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties are too many")
+
+
+def _check_system(message: v2.Message) -> None:
+    system = message.system_properties
+    if not system.message_id.strip():
+        raise RefusedError(v2.ILLEGAL_MESSAGE_ID, "a message needs an id")
+    group = system.message_group
+    if group and (not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group)):
+        raise RefusedError(v2.ILLEGAL_MESSAGE_GROUP, f"a message group has 1 to {MAX_GROUP_BYTES} bytes, none control")
+    tag = system.tag
+    if tag and (not tag.strip() or "|" in tag or _CONTROL.search(tag)):
+        raise RefusedError(v2.ILLEGAL_MESSAGE_TAG, f"{tag[:80]!r} is no tag: not blank, no '|', no control characters")
+    if sum(map(len, system.keys)) + len(tag) > MAX_PROPERTY_BYTES:
+        raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag have more than 16 KiB")
+    for key in system.keys:
+        if not key.strip() or _CONTROL.search(key):
+            raise RefusedError(v2.ILLEGAL_MESSAGE_KEY, "a key must not be blank and has no control characters")

@@ -1,0 +1,167 @@
+"""The broker without its network: topics, groups, and what is held back, over one log store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from millstream.core.clock import Clock
+from millstream.log import LogStore, Message
+from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.commits import Commits
+from millstream.messaging.broker.delivery import Delivery, ranges
+from millstream.messaging.broker.events import Finished, Hidden, Restarted, TopicDropped, TopicMade
+from millstream.messaging.broker.journal import Journal
+from millstream.messaging.broker.names import dead_letter_topic, read_handle, write_handle
+from millstream.messaging.broker.sessions import Sessions
+from millstream.messaging.broker.stored import DEAD_ID, DEAD_TOPIC, QUEUE, TYPE, message_id
+from millstream.messaging.broker.topic import Topic, TopicSpec
+from millstream.messaging.broker.wakes import Wakes
+from millstream.messaging.errors import RefusedError, TopicError, TopicNotFoundError
+from millstream.messaging.protocol import v2
+
+_log = logging.getLogger(__name__)
+
+
+class Core:
+    """Topics and groups of *store*, of whose journal and topics it is the one writer. For one event loop.
+
+    Raises the log's ``WriterBusyError`` where another broker, or another writer of a topic, is at work.
+    """
+
+    def __init__(self, store: LogStore, clock: Clock, limits: Limits | None = None) -> None:
+        self.clock = clock
+        self.limits = limits or Limits()
+        self.commits = Commits()
+        self.sessions = Sessions()
+        self.wakes = Wakes()
+        self._store = store
+        self._topics: dict[str, Topic] = {}
+        try:
+            self.journal = Journal(store, self.commits, clock.now())
+        except BaseException:
+            self.commits.close()
+            raise
+
+    @property
+    def specs(self) -> Sequence[TopicSpec]:
+        """All topics, by name."""
+        return [self.journal.state.topics[name] for name in sorted(self.journal.state.topics)]
+
+    def topic(self, name: str) -> Topic:
+        """The topic *name*, opened when it is first asked for. Raises TOPIC_NOT_FOUND."""
+        found = self._topics.get(name)
+        if found is None:
+            spec = self.journal.state.topics.get(name)
+            if spec is None:
+                raise RefusedError(
+                    v2.TOPIC_NOT_FOUND, f"there is no topic {name}; make it with `millstream topic create {name}`"
+                )
+            found = self._topics[name] = Topic(spec, self._store, self.commits)
+        return found
+
+    async def make_topic(self, spec: TopicSpec) -> None:
+        """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""
+        found = self.journal.state.topics.get(spec.name)
+        if found is not None and found.type != spec.type:
+            raise TopicError(f"topic {spec.name} is there and takes {found.type} messages, not {spec.type}")
+        if found is not None and found.queues > spec.queues:
+            raise TopicError(f"topic {spec.name} has {found.queues} queues; a topic never gets fewer")
+        if found != spec:
+            await self.journal.write(TopicMade(spec.name, spec.type, spec.queues))
+            self._close_topic(spec.name)
+
+    async def drop_topic(self, name: str) -> None:
+        """Forget a topic and how groups stand with it; its log stays. Raises :class:`TopicNotFoundError`."""
+        if name not in self.journal.state.topics:
+            raise TopicNotFoundError(f"there is no topic {name}; `millstream topic list` names those there are")
+        await self.journal.write(TopicDropped(name))
+        self._close_topic(name)
+
+    async def publish(self, name: str, messages: Sequence[Message]) -> list[int]:
+        """Append *messages* to the topic *name*, durably; their ids."""
+        ids = await self.topic(name).publish(messages)
+        self.wakes.wake(name)
+        return ids
+
+    # What groups do with messages
+
+    def delivery(self, group: str, topic: str) -> Delivery:
+        """How *group* stands with *topic*. Raises TOPIC_NOT_FOUND."""
+        self.topic(topic)
+        return self.journal.state.delivery(group, topic)
+
+    def require(self, group: str, topic: str, handle: str) -> int:
+        """The message whose receipt *handle* is current. Raises INVALID_RECEIPT_HANDLE."""
+        number, token = read_handle(handle)
+        found = self.journal.state.deliveries.get((group, topic))
+        if found is None or not found.holds(number, token, self.clock.now()):
+            raise RefusedError(
+                v2.INVALID_RECEIPT_HANDLE, "the handle has expired, or its message is done; drop the result"
+            )
+        return number
+
+    async def finish(self, group: str, topic: str, ids: Iterable[int], *, dead: str = "") -> None:
+        """*group* is done with the messages *ids* of *topic*, durably."""
+        number = self.journal.record(Finished(group, topic, ranges(sorted(set(ids))), dead))
+        self._wake_lines(group, topic)
+        await self.journal.confirm(number)
+
+    async def hide(self, group: str, topic: str, number: int, duration: int) -> str:
+        """Hide a message for *duration* microseconds from now; its new handle."""
+        until = self.clock.now() + duration
+        token = self.journal.record(Hidden(group, topic, number, until))
+        self.wakes.wake(topic)
+        await self.journal.confirm(token)
+        return write_handle(number, token)
+
+    async def bury(self, group: str, topic: str, numbers: Sequence[int], reason: str) -> None:
+        """Put messages (ascending ids) into the dead-letter topic of *group*; they are done."""
+        found = await self.topic(topic).pages.read_ids(numbers)
+        name = dead_letter_topic(group)
+        await self.make_topic(self.journal.state.topics.get(name) or TopicSpec(name, "NORMAL", 1))
+        await self.publish(name, [_dead(found[number], topic) for number in numbers])
+        await self.finish(group, topic, numbers, dead=reason)
+
+    async def restart(self, group: str, topic: str, next_id: int) -> None:
+        """Let *group* go on at message *next_id* of *topic*: all before counts as done, nothing from it on."""
+        self.delivery(group, topic)
+        number = self.journal.record(Restarted(group, topic, next_id))
+        self.wakes.wake(topic)
+        await self.journal.confirm(number)
+
+    def client_gone(self, client_id: str) -> None:
+        """What the broker renewed for *client_id* comes back in a second."""
+        self.sessions.forget(client_id)
+        until = self.clock.now() + 1_000_000
+        for (_, topic), delivery in self.journal.state.deliveries.items():
+            delivery.hasten(client_id, until)
+            self.wakes.wake(topic)
+
+    def close(self) -> None:
+        """Let the next broker in."""
+        for name in list(self._topics):
+            self._close_topic(name)
+        try:
+            self.journal.close()
+        finally:
+            self.commits.close()
+
+    def _close_topic(self, name: str) -> None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            try:
+                topic.close()
+            except Exception:
+                _log.exception("closing the topic %s failed", name)
+
+    def _wake_lines(self, group: str, topic: str) -> None:
+        if self.journal.state.delivery(group, topic).fifo:
+            self.wakes.wake(topic)
+
+
+def _dead(message: Message, topic: str) -> Message:
+    """*message* as it goes into a dead-letter topic: a plain message that says where it came from."""
+    kept = [(name, value) for name, value in message.headers if name not in (TYPE, QUEUE)]
+    origin = [(DEAD_TOPIC, topic.encode()), (DEAD_ID, message_id(message).encode())]
+    return Message(message.body, message.key, message.source, message.event_time, None, (*kept, *origin))

@@ -1,0 +1,224 @@
+"""What one consumer group has of one topic: a pure state machine without storage, time or threads.
+
+Every change that has to survive is an event of the journal; the same methods apply it when it is decided and when the
+journal is read again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log import Frontier, IdRange
+from millstream.messaging.broker.flight import Flight
+from millstream.messaging.broker.lines import Lines
+
+RENEW_STEP = 60 * MICROSECONDS
+"""For how long a message that the broker renews is hidden at a time."""
+
+RENEW_LONGEST = 3 * 3600 * MICROSECONDS
+"""For how long a message is renewed at most."""
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class Loan(msgspec.Struct, frozen=True):
+    """Who is given messages and on what terms; times in microseconds. See :class:`Flight`."""
+
+    token: int
+    until: int
+    at: int
+    client: str = ""
+    renew: bool = False
+    attempt_id: str = ""
+
+
+class Delivery:
+    """The messages of a topic as one group sees them. With *fifo* those of a message group go one after another.
+
+    A message is done, or in flight (with a consumer, or waiting to be given again), or has not been looked at:
+    :attr:`next` is the first of those.
+    """
+
+    def __init__(self, *, fifo: bool = False) -> None:
+        self.fifo = fifo
+        self.next = 1
+        self.done = Frontier()
+        self.flights: dict[int, Flight] = {}
+        self._waiting: list[int] = []  # ids to be given again, of topics without order
+        self._timers: list[tuple[int, int]] = []  # (until, id); outdated ones are skipped
+        self._lines = Lines(self._is_free)
+
+    # Time
+
+    def next_due(self) -> int | None:
+        """When the next message may become visible again (microseconds); None where none is with a consumer."""
+        while self._timers and not self._is_current(*self._timers[0]):
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def expire(self, now: int, is_alive: Callable[[str], bool]) -> None:
+        """Let what was lent until *now* be given again, but for what is renewed because its client *is_alive*."""
+        while (due := self.next_due()) is not None and due <= now:
+            flight = self.flights[heapq.heappop(self._timers)[1]]
+            if flight.renew and now < flight.since + RENEW_LONGEST and is_alive(flight.client):
+                self._lend_until(flight, now + RENEW_STEP)
+            else:
+                self._come_back(flight)
+
+    def hasten(self, client: str, until: int) -> None:
+        """Let what is renewed for *client*, which is gone, come back at *until* (microseconds)."""
+        for flight in self.flights.values():
+            if flight.away and flight.renew and flight.client == client:
+                flight.renew = False
+                self._lend_until(flight, min(until, flight.until))
+
+    # What comes next
+
+    def returning(self, count: int) -> list[int]:
+        """At most *count* ids that came back and may be given again, the first first; a topic without order."""
+        found: list[int] = []
+        while self._waiting and len(found) < count:
+            number = heapq.heappop(self._waiting)
+            flight = self.flights.get(number)
+            if flight is not None and not flight.away and (not found or found[-1] != number):
+                found.append(number)
+        return found
+
+    def put_back(self, ids: Iterable[int]) -> None:
+        """What :meth:`returning` gave was not used after all."""
+        for number in ids:
+            heapq.heappush(self._waiting, number)
+
+    def line_up(self, number: int, group: str) -> None:
+        """The message *number* of the message group *group* is next to be looked at; a topic with order."""
+        if number not in self.done:
+            self._lines.add(number, group)
+        self.next = number + 1
+
+    @property
+    def lined_up(self) -> int:
+        """How many messages stand in lines."""
+        return len(self._lines)
+
+    def heads(self, count: int, *, runs: bool, attempt_id: str = "") -> list[int]:
+        """At most *count* ids that may be given now; a topic with order.
+
+        Of every message group the first message that is not done, if nobody has it; with *runs* also those that
+        follow it. A receiver that repeats its *attempt_id* gets again what that attempt was given.
+        """
+        again = [number for number, flight in self.flights.items() if _is_repeat(flight, attempt_id)]
+        for number in again:
+            self._come_back(self.flights[number])
+        return self._lines.free(count, runs=runs)
+
+    def is_new(self, number: int) -> bool:
+        """Whether the message *number* is neither done nor in flight."""
+        return number not in self.flights and number not in self.done
+
+    # What was decided
+
+    def lend(self, ids: Iterable[int], loan: Loan) -> None:
+        """The messages *ids* are given out on the terms of *loan*: one more attempt for each."""
+        for number in ids:
+            flight = self.flights.get(number)
+            if flight is None:
+                flight = self.flights[number] = Flight(number)
+            flight.attempts += 1
+            flight.token, flight.client, flight.attempt_id = loan.token, loan.client, loan.attempt_id
+            flight.renew, flight.since = loan.renew, loan.at
+            self._lend_until(flight, loan.until)
+
+    def holds(self, number: int, token: int, now: int) -> bool:
+        """Whether *token* is that of the consumer that has the message *number* at *now* (microseconds)."""
+        flight = self.flights.get(number)
+        return flight is not None and flight.away and flight.token == token and flight.until > now
+
+    def finish(self, ids: Ranges) -> None:
+        """The messages *ids* are done: acknowledged, dead, or not wanted."""
+        for first, last in ids:
+            self.done.add(first, last)
+            if last - first < len(self.flights):
+                for number in range(first, last + 1):
+                    self._leave(number)
+            else:
+                for number in [number for number in self.flights if first <= number <= last]:
+                    self._leave(number)
+
+    def hide(self, number: int, token: int, until: int) -> None:
+        """The message *number* comes back at *until* (microseconds); from now on *token* is the one that counts."""
+        flight = self.flights[number]
+        flight.token, flight.renew, flight.attempt_id = token, False, ""
+        self._lend_until(flight, until)
+
+    def restart(self, next_id: int) -> None:
+        """Begin anew at *next_id*: all before it is done, nothing from it on is."""
+        self.flights.clear()
+        self._timers.clear()
+        self._waiting.clear()
+        self._lines = Lines(self._is_free)
+        self.done = Frontier(next_id - 1)
+        self.next = next_id
+
+    def rescan(self) -> None:
+        """Look at everything that is not done once more, as after the journal was read."""
+        self._lines = Lines(self._is_free)
+        self.next = self.done.pointer + 1
+
+    def keep(self) -> tuple[int, list[tuple[int, int]], list[Flight]]:
+        """All there is to know, for a snapshot: the pointer, what is done beyond it, and what is in flight."""
+        ahead = [(ids.first, ids.last) for ids in self.done.ahead]
+        return self.done.pointer, ahead, list(self.flights.values())
+
+    def restore(self, pointer: int, ahead: Ranges, flights: Iterable[Flight]) -> None:
+        """Be as :meth:`keep` said."""
+        self.restart(pointer + 1)
+        self.done = Frontier(pointer, [IdRange(*ids) for ids in ahead])
+        for flight in flights:
+            self.flights[flight.id] = flight
+            if flight.away:
+                self._lend_until(flight, flight.until)
+            elif not self.fifo:
+                heapq.heappush(self._waiting, flight.id)
+
+    def _is_current(self, until: int, number: int) -> bool:
+        flight = self.flights.get(number)
+        return flight is not None and flight.away and flight.until == until
+
+    def _is_free(self, number: int) -> bool:
+        flight = self.flights.get(number)
+        return flight is None or not flight.away
+
+    def _lend_until(self, flight: Flight, until: int) -> None:
+        flight.away, flight.until = True, until
+        heapq.heappush(self._timers, (until, flight.id))
+
+    def _come_back(self, flight: Flight) -> None:
+        flight.away = False
+        if self.fifo:
+            self._lines.freed(flight.id)
+        else:
+            heapq.heappush(self._waiting, flight.id)
+
+    def _leave(self, number: int) -> None:
+        self.flights.pop(number, None)
+        if self.fifo:
+            self._lines.remove(number)
+
+
+def _is_repeat(flight: Flight, attempt_id: str) -> bool:
+    return bool(attempt_id) and flight.away and flight.attempt_id == attempt_id
+
+
+def ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """*ids* (ascending) as ranges, both ends included."""
+    found: list[tuple[int, int]] = []
+    for number in ids:
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found

@@ -1,0 +1,48 @@
+"""Where a broker listens: ``HOST:PORT``."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import msgspec
+
+from millstream.core.errors import InputError
+from millstream.messaging.protocol import v2
+
+
+class PlaceError(InputError):
+    """This is no place to listen on."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A host and a port; port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_place(text: str) -> Place:
+    """The place that *text* (``127.0.0.1:8081``, ``[::1]:8081``) names. Raises :class:`PlaceError`."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise PlaceError(f"{text[:80]!r} is no HOST:PORT; write 127.0.0.1:8081")
+    return Place(host, int(port))
+
+
+def wire_endpoints(place: Place) -> v2.Endpoints:
+    """*place* in the protocol."""
+    endpoints = v2.Endpoints(scheme=_scheme(place.host))
+    endpoints.addresses.add(host=place.host, port=place.port)
+    return endpoints
+
+
+def _scheme(host: str) -> Any:
+    try:
+        return v2.IPv6 if ipaddress.ip_address(host).version == 6 else v2.IPv4
+    except ValueError:
+        return v2.DOMAIN_NAME

@@ -1,0 +1,25 @@
+"""A message that a consumer group has been given and that is not done."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(slots=True)
+class Flight:
+    """One message on its way: with a consumer until ``until`` (microseconds), or waiting to be given again.
+
+    ``attempts`` counts the deliveries; ``token`` proves that a receipt handle is the current one; ``client`` has the
+    message; with ``renew`` the broker prolongs it, from ``since`` on, while that client lives.
+    """
+
+    id: int
+    attempts: int = 0
+    until: int = 0
+    token: int = 0
+    client: str = ""
+    renew: bool = False
+    since: int = 0
+    attempt_id: str = ""
+    away: bool = False
+    """Whether a consumer has it."""

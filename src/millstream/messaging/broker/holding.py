@@ -1,0 +1,150 @@
+"""Delays and transactions: releases what is held back when its time has come, and asks producers about orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log import Message
+from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.delivery import ranges
+from millstream.messaging.broker.events import Asked, Released
+from millstream.messaging.broker.holds import Hold, whole_message
+from millstream.messaging.broker.names import read_recall, read_transaction, split_name, write_transaction
+from millstream.messaging.broker.stored import Frame, to_wire
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+
+_AT_ONCE: Final = 512
+_REMEMBERED: Final = 10_000
+_RETRY_SECONDS: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Holding:
+    """What *core* holds back. :meth:`run` is its task; it ends when it is cancelled."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._holds = core.journal.state.holds
+        self._changed = asyncio.Event()
+        self._ended: OrderedDict[int, int] = OrderedDict()  # number of the half message → how its transaction ended
+
+    async def hold(self, messages: Sequence[Message]) -> list[Hold]:
+        """Hold *messages* back, durably."""
+        holds = await self._core.journal.hold(list(messages))
+        self._changed.set()
+        return holds
+
+    async def run(self) -> None:
+        """Do what is due, for ever."""
+        while True:
+            self._changed.clear()
+            try:
+                await self._do_due()
+            except Exception:
+                _log.exception("what is due could not be delivered; trying again")
+                await asyncio.sleep(_RETRY_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._until_due()):
+                    await self._changed.wait()
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a delayed message back before its time; its message id. Raises :class:`RefusedError`."""
+        number, message_id = read_recall(handle)
+        hold = self._holds.get(number)
+        if hold is None or hold.ending or hold.half or hold.topic != topic or hold.message_id != message_id:
+            raise RefusedError(v2.NOT_FOUND, "there is no such message to recall: it was delivered or recalled before")
+        await self._drop([hold])
+        return message_id
+
+    async def end_transaction(self, transaction_id: str, message_id: str, resolution: int) -> None:
+        """Commit or roll back a transaction; to repeat it is safe. Raises :class:`RefusedError`."""
+        number = read_transaction(transaction_id)
+        if resolution not in (v2.COMMIT, v2.ROLLBACK):
+            raise RefusedError(v2.BAD_REQUEST, "a transaction ends by COMMIT or ROLLBACK")
+        hold = self._holds.get(number)
+        if hold is None or not hold.half or hold.message_id != message_id:
+            if self._ended.get(number) == resolution:
+                return
+            raise RefusedError(v2.INVALID_TRANSACTION_ID, "there is no such transaction, or it has ended otherwise")
+        if hold.ending:
+            raise RefusedError(v2.INTERNAL_SERVER_ERROR, "the transaction is being ended by another call")
+        await (self._release([hold]) if resolution == v2.COMMIT else self._drop([hold]))
+        self._ended[number] = resolution
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def _until_due(self) -> float | None:
+        due = self._holds.next_due()
+        return None if due is None else max((due - self._core.clock.now()) / MICROSECONDS, 0)
+
+    async def _do_due(self) -> None:
+        now = self._core.clock.now()
+        due = [hold for hold in self._holds.take_due(now, _AT_ONCE) if not hold.ending]
+        try:
+            await self._release([hold for hold in due if not hold.half])
+            for hold in due:
+                if hold.half:
+                    await self._ask(hold, now)
+        except BaseException:
+            for hold in due:
+                self._holds.wait_until(hold, hold.due)
+            raise
+
+    async def _release(self, holds: Sequence[Hold]) -> None:
+        """Put what was held back into its topics. To do it twice is harmless: topics remember message ids."""
+        for topic in dict.fromkeys(hold.topic for hold in holds):
+            await self._release_into(topic, sorted((h for h in holds if h.topic == topic), key=lambda hold: hold.id))
+
+    async def _release_into(self, topic: str, holds: Sequence[Hold]) -> None:
+        if topic not in self._core.journal.state.topics:
+            _log.warning("%d held messages of the dropped topic %s are dropped with it", len(holds), topic)
+            await self._drop(holds)
+            return
+        with _ending(holds):
+            messages = await self._core.journal.held([hold.id for hold in holds])
+            await self._core.publish(topic, [whole_message(message) for message in messages])
+            await self._core.journal.write(Released(ranges(hold.id for hold in holds)))
+
+    async def _drop(self, holds: Sequence[Hold]) -> None:
+        with _ending(holds):
+            ids = ranges(sorted(hold.id for hold in holds))
+            await self._core.journal.write(Released(ids, dropped=True))
+
+    async def _ask(self, hold: Hold, now: int) -> None:
+        if hold.asked >= self._core.limits.most_checks:
+            _log.warning("nobody says how transaction %s of topic %s ends; rolled back", hold.message_id, hold.topic)
+            await self._drop([hold])
+            return
+        self._holds.wait_until(hold, now + self._core.limits.check_every)
+        producers = self._core.sessions.producers_of(hold.topic)
+        if not producers:
+            return
+        message = whole_message((await self._core.journal.held([hold.id]))[0])
+        namespace, topic = split_name(hold.topic)
+        command = v2.TelemetryCommand()
+        command.recover_orphaned_transaction_command.message.CopyFrom(to_wire(message, Frame(namespace, topic)))
+        transaction = write_transaction(hold.id, hold.message_id)
+        command.recover_orphaned_transaction_command.transaction_id = transaction
+        random.choice(producers).streams[-1].put_nowait(command)
+        self._core.journal.record(Asked(hold.id, hold.asked + 1))
+
+
+@contextlib.contextmanager
+def _ending(holds: Sequence[Hold]) -> Iterator[None]:
+    """Nobody else ends *holds* meanwhile."""
+    for hold in holds:
+        hold.ending = True
+    try:
+        yield
+    finally:
+        for hold in holds:
+            hold.ending = False

@@ -1,0 +1,126 @@
+"""Messages that are held back: until their time has come, or until their transaction ends.
+
+They wait in a log of their own, so that a topic holds only what its consumers may have.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from millstream.log import Log, Message
+from millstream.messaging.broker.stored import DELIVER_AT, ID, PREFIX
+
+HELD_TOPIC = PREFIX + "held-topic"
+DUE = PREFIX + "due"
+
+
+class Hold(msgspec.Struct):
+    """One message that is held back, by its id in the log of held messages.
+
+    ``due`` is when something has to happen (microseconds): the delivery of a delayed message, or the next question
+    to a producer how the transaction ends, of which there have been ``asked``. ``ending`` while it is being released.
+    """
+
+    id: int
+    topic: str
+    message_id: str
+    due: int
+    half: bool
+    asked: int = 0
+    ending: bool = False
+
+
+class Holds:
+    """All messages that are held back, by id and by time."""
+
+    def __init__(self) -> None:
+        self._holds: dict[int, Hold] = {}
+        self._timers: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(self._holds.values())
+
+    def get(self, number: int) -> Hold | None:
+        """The hold *number*; None where it has ended or never was."""
+        return self._holds.get(number)
+
+    def add(self, hold: Hold) -> None:
+        """Hold a message back."""
+        self._holds[hold.id] = hold
+        heapq.heappush(self._timers, (hold.due, hold.id))
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """These are held back no longer."""
+        for number in numbers:
+            self._holds.pop(number, None)
+
+    def wait_until(self, hold: Hold, due: int) -> None:
+        """Something has to happen with *hold* next at *due* (microseconds)."""
+        hold.due = due
+        heapq.heappush(self._timers, (due, hold.id))
+
+    def next_due(self) -> int | None:
+        """When something has to happen next (microseconds)."""
+        while self._timers:
+            due, number = self._timers[0]
+            hold = self._holds.get(number)
+            if hold is not None and hold.due == due:
+                return due
+            heapq.heappop(self._timers)
+        return None
+
+    def take_due(self, now: int, limit: int) -> list[Hold]:
+        """At most *limit* holds for which it is time; each is given once, until its time is set anew."""
+        found: list[Hold] = []
+        while len(found) < limit and (due := self.next_due()) is not None and due <= now:
+            found.append(self._holds[heapq.heappop(self._timers)[1]])
+        return found
+
+
+def delayed_message(message: Message, topic: str, deliver_at: int) -> Message:
+    """*message* as it is held back until *deliver_at* (microseconds)."""
+    extra = ((DELIVER_AT, b"%d" % deliver_at), (HELD_TOPIC, topic.encode()))
+    return msgspec.structs.replace(message, headers=message.headers + extra)
+
+
+def half_message(message: Message, topic: str, first_check: int) -> Message:
+    """*message* as it is held back until its transaction ends; a producer is asked at *first_check* (microseconds)."""
+    extra = ((DUE, b"%d" % first_check), (HELD_TOPIC, topic.encode()))
+    return msgspec.structs.replace(message, headers=message.headers + extra)
+
+
+def whole_message(held: Message) -> Message:
+    """The message that was held back, as it goes into its topic."""
+    headers = tuple((name, value) for name, value in held.headers if name not in (HELD_TOPIC, DUE))
+    return Message(held.body, held.key, held.source, held.event_time, None, headers)
+
+
+def hold_of(headers: Iterable[tuple[str, bytes]], number: int) -> Hold:
+    """What the *headers* of message *number* of the log of held messages say."""
+    known = {name: value.decode() for name, value in headers if name.startswith(PREFIX)}
+    half = DUE in known
+    due = int(known[DUE] if half else known[DELIVER_AT])
+    return Hold(number, known[HELD_TOPIC], known.get(ID, ""), due, half)
+
+
+def read_holds(log: Log, kept: Iterable[int], upto: int) -> Iterator[Hold]:
+    """The holds *kept*, which a snapshot names, and all that came into *log* after message *upto*."""
+    last = log.last_id
+    for number in kept:
+        if number <= last:  # what was held when the snapshot was taken may not have been durable yet
+            yield from _read(log, number, number)
+    yield from _read(log, upto + 1, last)
+
+
+def _read(log: Log, first_id: int, last_id: int) -> Iterator[Hold]:
+    if first_id > last_id:
+        return
+    for batch in log.read(first_id, last_id, columns=["headers"]):
+        for number, pairs in enumerate(batch.arrow.column("headers").to_pylist(), batch.first_id):
+            yield hold_of([(pair["name"], pair["value"]) for pair in pairs], number)

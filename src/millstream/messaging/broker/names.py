@@ -1,0 +1,74 @@
+"""Names of topics and groups within namespaces, and receipt and recall handles: opaque to clients."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+
+DEAD_LETTERS = "%DLQ%"
+
+
+def full_name(resource: v2.Resource, namespace: str = "") -> str:
+    """The name of *resource* in this broker; *namespace* is that of the call, where the resource has none."""
+    space = resource.resource_namespace or namespace
+    return f"{space}%{resource.name}" if space else resource.name
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The namespace (empty: none) and the name within it, of a full name."""
+    space, mark, rest = name.partition("%")
+    return (space, rest) if space and mark else ("", name)
+
+
+def dead_letter_topic(group: str) -> str:
+    """The topic of the messages that *group* gave up."""
+    return DEAD_LETTERS + group
+
+
+def write_handle(number: int, token: int) -> str:
+    """The receipt handle of message *number* lent under *token*."""
+    return f"1.{number:x}.{token:x}"
+
+
+def read_handle(handle: str) -> tuple[int, int]:
+    """Number and token of a receipt handle. Raises INVALID_RECEIPT_HANDLE."""
+    version, _, rest = handle.partition(".")
+    number, _, token = rest.partition(".")
+    try:
+        if version != "1" or len(handle) > 40:
+            raise ValueError(handle[:40])
+        return int(number, 16), int(token, 16)
+    except ValueError as error:
+        raise RefusedError(v2.INVALID_RECEIPT_HANDLE, "this is no receipt handle of this broker") from error
+
+
+def write_recall(number: int, message_id: str) -> str:
+    """The handle by which the held message *number* can be called back."""
+    return base64.urlsafe_b64encode(f"1 {number} {message_id}".encode()).decode()
+
+
+def read_recall(handle: str) -> tuple[int, str]:
+    """Number and message id of a recall handle. Raises BAD_REQUEST."""
+    try:
+        version, number, message_id = base64.urlsafe_b64decode(handle[:1000].encode()).decode().split(" ", 2)
+        if version != "1":
+            raise ValueError(version[:10])
+        return int(number), message_id
+    except (ValueError, binascii.Error) as error:
+        raise RefusedError(v2.BAD_REQUEST, "this is no recall handle of this broker") from error
+
+
+def write_transaction(number: int, message_id: str) -> str:
+    """The id of the transaction whose half message is held under *number*."""
+    return f"{number:x}-{message_id}"
+
+
+def read_transaction(transaction_id: str) -> int:
+    """The number of a transaction's half message. Raises INVALID_TRANSACTION_ID."""
+    try:
+        return int(transaction_id.partition("-")[0], 16)
+    except ValueError as error:
+        raise RefusedError(v2.INVALID_TRANSACTION_ID, "this is no transaction of this broker") from error

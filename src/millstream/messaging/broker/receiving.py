@@ -1,0 +1,209 @@
+"""Giving messages to consumers: what is due again first, then what is new; waiting where there is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log import Message
+from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.delivery import Delivery, ranges
+from millstream.messaging.broker.events import Hidden, Lent
+from millstream.messaging.broker.filters import Wanted
+from millstream.messaging.broker.names import write_handle
+from millstream.messaging.broker.topic import Topic
+
+LOOK_AHEAD: Final = 10_000
+"""How many messages of a topic with order are looked at beyond those that wait for their turn."""
+
+_PAGE: Final = 1024
+_SKIP_AT_MOST: Final = 65_536
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What a consumer asks for: at most ``count`` messages, hidden for ``invisible`` microseconds.
+
+    With ``renew`` the broker prolongs that while the client lives, and gives runs of a message group at once. It waits
+    for ``poll`` seconds where there is nothing.
+    """
+
+    group: str
+    topic: str
+    count: int
+    invisible: int
+    client: str = ""
+    renew: bool = False
+    poll: float = 0.0
+    attempt_id: str = ""
+    wanted: Wanted | None = None
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A message for a consumer, its receipt handle, and which delivery of it this is."""
+
+    message: Message
+    handle: str
+    attempt: int
+
+
+class Receiving:
+    """Gives messages of *core* to consumers."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def receive(self, ask: Ask) -> list[Given]:
+        """The messages for *ask*; none where there were none for as long as it waits."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ask.poll
+        while True:
+            turn = self._core.wakes.turn(ask.topic)
+            given = await self._give(ask)
+            left = deadline - loop.time()
+            if given or left <= 0:
+                return given
+            await self._core.wakes.wait(ask.topic, turn, min(left, self._until_due(ask)))
+
+    def _until_due(self, ask: Ask) -> float:
+        due = self._core.delivery(ask.group, ask.topic).next_due()
+        return 3600.0 if due is None else max((due - self._core.clock.now()) / MICROSECONDS, 0.001)
+
+    async def _give(self, ask: Ask) -> list[Given]:
+        async with self._locks[ask.group, ask.topic]:
+            delivery = self._core.delivery(ask.group, ask.topic)
+            now = self._core.clock.now()
+            delivery.expire(now, lambda client: self._core.sessions.is_alive(client, now))
+            search = _Search(self._core, delivery, ask)
+            await search.run()
+            if not search.found:
+                return []
+            token = self._lend(ask, search, now)
+            given = [
+                Given(message, write_handle(message.id, token), delivery.flights[message.id].attempts)
+                for message in search.found
+            ]
+        await self._confirm(ask, token, given)
+        return given
+
+    def _lend(self, ask: Ask, search: _Search, now: int) -> int:
+        ids = ranges(sorted(message.id for message in search.found))
+        lent = Lent(
+            ask.group,
+            ask.topic,
+            ids,
+            now,
+            now + ask.invisible,
+            ask.client,
+            ask.renew,
+            ask.attempt_id,
+            ranges(search.skipped),
+        )
+        return self._core.journal.record(lent)
+
+    async def _confirm(self, ask: Ask, token: int, given: Sequence[Given]) -> None:
+        try:
+            await self._core.journal.confirm(token)
+        except asyncio.CancelledError:  # nobody will get them: the next one who asks may
+            now = self._core.clock.now()
+            for each in given:
+                if self._core.delivery(ask.group, ask.topic).holds(each.message.id, token, now):
+                    self._core.journal.record(Hidden(ask.group, ask.topic, each.message.id, now))
+            self._core.wakes.wake(ask.topic)
+            raise
+
+
+class _Search:
+    """One look for messages: ``found`` are to be given, ``skipped`` are ids that the group has no use for."""
+
+    def __init__(self, core: Core, delivery: Delivery, ask: Ask) -> None:
+        self._core = core
+        self._delivery = delivery
+        self._ask = ask
+        self._topic: Topic = core.topic(ask.topic)
+        self.found: list[Message] = []
+        self.skipped: list[int] = []
+
+    async def run(self) -> None:
+        if self._delivery.fifo:
+            await self._from_lines()
+        else:
+            await self._from_anywhere()
+        if not self.found and self.skipped:
+            self._delivery.finish(ranges(self.skipped))
+
+    async def _from_anywhere(self) -> None:
+        begin, back = self._delivery.next, self._delivery.returning(self._ask.count)
+        try:
+            living = await self._without_exhausted(back)
+            messages = await self._topic.pages.read_ids(living)
+            self.found = [messages[number] for number in living]
+            while len(self.found) < self._ask.count and await self._next_page():
+                pass
+        except BaseException:
+            self._delivery.put_back(number for number in back if number in self._delivery.flights)
+            self._delivery.next = begin
+            raise
+
+    async def _next_page(self) -> bool:
+        """Look at the next messages that nobody was given yet; False at the end."""
+        first, last = self._delivery.next, self._topic.last_id
+        if first > last or len(self.skipped) > _SKIP_AT_MOST:
+            return False
+        missing = self._ask.count - len(self.found)
+        reach = missing if self._ask.wanted is None else _PAGE
+        for message in await self._topic.pages.read(first, min(last, first + reach - 1)):
+            if len(self.found) == self._ask.count:
+                break
+            self._delivery.next = message.id + 1
+            if self._delivery.is_new(message.id):
+                self._take_or_skip(message)
+        return True
+
+    def _take_or_skip(self, message: Message) -> None:
+        if self._ask.wanted is None or self._ask.wanted(message):
+            self.found.append(message)
+        else:
+            self.skipped.append(message.id)
+
+    async def _from_lines(self) -> None:
+        ask = self._ask
+        ids = self._delivery.heads(ask.count, runs=ask.renew, attempt_id=ask.attempt_id)
+        while len(ids) < ask.count and await self._line_up_page():
+            ids = self._delivery.heads(ask.count, runs=ask.renew)
+        living = await self._without_exhausted(sorted(ids))
+        messages = await self._topic.pages.read_ids(living)
+        self.found = [messages[number] for number in living]
+
+    async def _line_up_page(self) -> bool:
+        first, last = self._delivery.next, self._topic.last_id
+        if first > last or self._delivery.lined_up >= LOOK_AHEAD:
+            return False
+        for message in await self._topic.pages.read(first, min(last, first + _PAGE - 1)):
+            if message.id not in self._delivery.flights and self._ask.wanted and not self._ask.wanted(message):
+                self._delivery.finish([(message.id, message.id)])
+                self._delivery.next = message.id + 1
+                self.skipped.append(message.id)
+            else:
+                self._delivery.line_up(message.id, message_group(message))
+        return True
+
+    async def _without_exhausted(self, ids: Sequence[int]) -> list[int]:
+        """*ids* without those that were delivered as often as they may be; those are dead now."""
+        flights, most = self._delivery.flights, self._core.limits.max_attempts
+        dead = [number for number in ids if number in flights and flights[number].attempts >= most]
+        if dead:
+            reason = f"delivered {most} times and never acknowledged"
+            await self._core.bury(self._ask.group, self._ask.topic, dead, reason)
+        return [number for number in ids if number not in dead]
+
+
+def message_group(message: Message) -> str:
+    """The message group of a message of a log; its key where it was not sent with one."""
+    found = next((value for name, value in message.headers if name == "mq:group"), None)
+    return message.key if found is None else found.decode()

@@ -1,0 +1,64 @@
+"""Asking a running broker about its topics and groups, or working on them where none runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import MillstreamError
+from millstream.log import LogStore
+from millstream.messaging.broker.admin import ADMIN_SERVICE, Admin, Answer
+from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.endpoints import Place
+from millstream.messaging.errors import BrokerError, MissingExtraError, UnreachableError
+
+Result = TypeVar("Result")
+
+_SECONDS = 30.0
+
+
+class AnswerError(BrokerError):
+    """The broker refused."""
+
+
+def ask_broker(place: Place, name: str, request: Any, kind: type[Result]) -> Result:
+    """What the call *name* of the broker at *place* returns. Raises :class:`UnreachableError`, and what it raised."""
+    try:
+        import grpc
+    except ImportError as error:
+        raise MissingExtraError from error
+    with grpc.insecure_channel(str(place)) as channel:
+        call: Any = channel.unary_unary(f"/{ADMIN_SERVICE}/{name}")
+        try:
+            return _result(call(msgspec.json.encode(request), timeout=_SECONDS), kind)
+        except grpc.RpcError as error:
+            raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
+
+
+def ask_store(store: LogStore, name: str, request: Any, kind: type[Result], *, clock: Clock | None = None) -> Result:
+    """Like :func:`ask_broker`, on the topics in *store*, of which no broker may be running."""
+
+    async def ask() -> bytes:
+        core = Core(store, clock or SystemClock())
+        try:
+            return await Admin(core).calls()[name](msgspec.json.encode(request))
+        finally:
+            core.close()
+
+    return _result(asyncio.run(ask()), kind)
+
+
+def _result(answer: bytes, kind: type[Result]) -> Result:
+    found = msgspec.json.decode(answer, type=Answer)
+    if found.error:
+        raise _error(found)
+    return msgspec.convert(found.result, kind)
+
+
+def _error(answer: Answer) -> MillstreamError:
+    error = AnswerError(answer.error)
+    error.exit_code = answer.exit_code  # type: ignore[misc]
+    return error

@@ -1,0 +1,98 @@
+"""Taking messages from producers: into their topics, or held back until their time or their transaction's end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from millstream.log import Message
+from millstream.messaging.broker.checks import check_delivery_time, check_message, check_topic_name
+from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.holding import Holding
+from millstream.messaging.broker.holds import delayed_message, half_message
+from millstream.messaging.broker.names import write_recall, write_transaction
+from millstream.messaging.broker.stored import to_log
+from millstream.messaging.broker.topic import Topic
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+
+_log = logging.getLogger(__name__)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What became of one message. ``code`` and ``text`` are its status."""
+
+    code: int
+    text: str
+    message_id: str = ""
+    offset: int = 0
+    transaction_id: str = ""
+    recall_handle: str = ""
+
+
+class Sending:
+    """Stores what producers send to *core*."""
+
+    def __init__(self, core: Core, holding: Holding) -> None:
+        self._core = core
+        self._holding = holding
+
+    async def send(self, name: str, messages: Sequence[v2.Message]) -> list[Receipt]:
+        """Store *messages* in the topic *name*: a receipt for each, in order. What was refused is not stored.
+
+        Raises :class:`RefusedError` where the topic cannot take any, and the log's errors.
+        """
+        check_topic_name(name)
+        topic = self._core.topic(name)
+        receipts: list[Receipt | None] = []
+        stored: list[Message] = []
+        for message in messages:
+            try:
+                stored.append(self._read(topic, message))
+                receipts.append(None)
+            except RefusedError as refused:
+                receipts.append(Receipt(refused.code, str(refused)))
+        names = [
+            message.system_properties.message_id
+            for message, receipt in zip(messages, receipts, strict=True)
+            if not receipt
+        ]
+        made = iter(await self._store(topic, stored, names))
+        return [receipt or next(made) for receipt in receipts]
+
+    def _read(self, topic: Topic, message: v2.Message) -> Message:
+        kind = check_message(message, topic.spec)
+        system = message.system_properties
+        found = to_log(message, kind, topic.place(system.message_group))
+        if kind == v2.DELAY:
+            now = self._core.clock.now()
+            return delayed_message(found, topic.spec.name, check_delivery_time(message, now, self._core.limits))
+        if kind == v2.TRANSACTION:
+            return half_message(found, topic.spec.name, self._first_check(system))
+        return found
+
+    def _first_check(self, system: v2.SystemProperties) -> int:
+        wait = self._core.limits.first_check
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            asked = system.orphaned_transaction_recovery_duration
+            wait = asked.seconds * 1_000_000 + asked.nanos // 1000
+        return self._core.clock.now() + wait
+
+    async def _store(self, topic: Topic, messages: Sequence[Message], names: Sequence[str]) -> list[Receipt]:
+        if not messages:
+            return []
+        if topic.spec.type in ("NORMAL", "FIFO"):
+            ids = await self._core.publish(topic.spec.name, messages)
+            return [Receipt(v2.OK, "OK", name, number - 1) for name, number in zip(names, ids, strict=True)]
+        holds = await self._holding.hold(messages)
+        if topic.spec.type == "DELAY":
+            return [
+                Receipt(v2.OK, "OK", name, hold.id - 1, recall_handle=write_recall(hold.id, name))
+                for name, hold in zip(names, holds, strict=True)
+            ]
+        return [
+            Receipt(v2.OK, "OK", name, hold.id - 1, transaction_id=write_transaction(hold.id, name))
+            for name, hold in zip(names, holds, strict=True)
+        ]

@@ -1,0 +1,246 @@
+"""The methods of the protocol, each from its request to its response; what they do lies in the modules around."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from millstream.messaging.broker.checks import check_group_name, check_invisible, check_topic_name
+from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.filters import read_filter
+from millstream.messaging.broker.holding import Holding
+from millstream.messaging.broker.names import full_name
+from millstream.messaging.broker.pulling import Pull, Pulling
+from millstream.messaging.broker.receiving import Ask, Receiving
+from millstream.messaging.broker.sending import Sending
+from millstream.messaging.broker.stored import Frame, to_wire
+from millstream.messaging.broker.telemetry import Telemetry, long_poll
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+
+BROKER_NAME = "millstream"
+RENEWED_FOR = 60 * 1_000_000
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What a call carries besides its request: who calls, in which namespace, and how many seconds it has left."""
+
+    client_id: str
+    namespace: str
+    left: Callable[[], float | None]
+
+
+class Service:
+    """The protocol on *core*. *endpoints* is where clients find it, where they do not say how they came."""
+
+    def __init__(self, core: Core, holding: Holding, endpoints: v2.Endpoints) -> None:
+        self._core = core
+        self._holding = holding
+        self._endpoints = endpoints
+        self._sending = Sending(core, holding)
+        self._receiving = Receiving(core)
+        self._pulling = Pulling(core)
+        self.telemetry = Telemetry(core)
+
+    async def query_route(self, request: v2.QueryRouteRequest, call: Call) -> v2.QueryRouteResponse:
+        queues = self._queues(request.topic, request.endpoints, call)
+        return v2.QueryRouteResponse(status=_ok(), message_queues=queues)
+
+    async def query_assignment(self, request: v2.QueryAssignmentRequest, call: Call) -> v2.QueryAssignmentResponse:
+        check_group_name(full_name(request.group, call.namespace))
+        queues = self._queues(request.topic, request.endpoints, call)
+        if self._core.topic(full_name(request.topic, call.namespace)).spec.type != "FIFO":
+            queues = queues[:1]
+            queues[0].id = -1  # any queue
+        response = v2.QueryAssignmentResponse(status=_ok())
+        for queue in queues:
+            response.assignments.add().message_queue.CopyFrom(queue)
+        return response
+
+    async def heartbeat(self, request: v2.HeartbeatRequest, call: Call) -> v2.HeartbeatResponse:
+        session = self._core.sessions.see(call.client_id, self._core.clock.now())
+        if not session.declared and request.client_type == v2.CLIENT_TYPE_UNSPECIFIED:
+            raise RefusedError(v2.UNRECOGNIZED_CLIENT_TYPE, "say what kind of client this is, or send settings first")
+        if request.HasField("group"):
+            group = full_name(request.group, call.namespace)
+            check_group_name(group)
+            session.group = session.group or group
+        session.kind = session.kind or request.client_type
+        return v2.HeartbeatResponse(status=_ok())
+
+    async def send_message(self, request: v2.SendMessageRequest, call: Call) -> v2.SendMessageResponse:
+        if not request.messages:
+            raise RefusedError(v2.MESSAGE_CORRUPTED, "there is no message to send")
+        names = {full_name(message.topic, call.namespace) for message in request.messages}
+        if len(names) > 1:
+            raise RefusedError(v2.MESSAGE_CORRUPTED, "all messages of one call go to one topic")
+        receipts = await self._sending.send(names.pop(), request.messages)
+        response = v2.SendMessageResponse()
+        for receipt in receipts:
+            entry = response.entries.add(
+                message_id=receipt.message_id,
+                offset=receipt.offset,
+                transaction_id=receipt.transaction_id,
+                recall_handle=receipt.recall_handle,
+            )
+            entry.status.code, entry.status.message = receipt.code, receipt.text  # type: ignore[assignment]
+        _set_summary(response.status, [(receipt.code, receipt.text) for receipt in receipts])
+        return response
+
+    async def receive_message(
+        self, request: v2.ReceiveMessageRequest, call: Call
+    ) -> AsyncIterator[v2.ReceiveMessageResponse]:
+        ask = self._ask(request, call)
+        given = await self._receiving.receive(ask)
+        if not given:
+            yield v2.ReceiveMessageResponse(status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"))
+            return
+        yield v2.ReceiveMessageResponse(status=_ok())
+        topic = request.message_queue.topic
+        for each in given:
+            frame = Frame(topic.resource_namespace, topic.name, each.handle, each.attempt, ask.invisible)
+            yield v2.ReceiveMessageResponse(message=to_wire(each.message, frame))
+        end = v2.ReceiveMessageResponse()
+        end.delivery_timestamp.FromMicroseconds(self._core.clock.now())
+        yield end
+
+    async def ack_message(self, request: v2.AckMessageRequest, call: Call) -> v2.AckMessageResponse:
+        group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
+        response = v2.AckMessageResponse()
+        held: list[int] = []
+        for entry in request.entries:
+            result = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+            try:
+                held.append(self._core.require(group, topic, entry.receipt_handle))
+                result.status.code, result.status.message = v2.OK, "OK"
+            except RefusedError as refused:
+                result.status.code, result.status.message = refused.code, str(refused)  # type: ignore[assignment]
+        if held:
+            await self._core.finish(group, topic, held)
+        results = [(entry.status.code, entry.status.message) for entry in response.entries]
+        _set_summary(response.status, results or [(v2.BAD_REQUEST, "there is nothing to acknowledge")])
+        return response
+
+    async def change_invisible_duration(
+        self, request: v2.ChangeInvisibleDurationRequest, call: Call
+    ) -> v2.ChangeInvisibleDurationResponse:
+        group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
+        duration = check_invisible(request.invisible_duration.ToMicroseconds(), self._core.limits, shortest=0)
+        number = self._core.require(group, topic, request.receipt_handle)
+        handle = await self._core.hide(group, topic, number, duration)
+        return v2.ChangeInvisibleDurationResponse(status=_ok(), receipt_handle=handle)
+
+    async def forward_message_to_dead_letter_queue(
+        self, request: v2.ForwardMessageToDeadLetterQueueRequest, call: Call
+    ) -> v2.ForwardMessageToDeadLetterQueueResponse:
+        group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
+        number = self._core.require(group, topic, request.receipt_handle)
+        await self._core.bury(group, topic, [number], f"given up after attempt {request.delivery_attempt}")
+        return v2.ForwardMessageToDeadLetterQueueResponse(status=_ok())
+
+    async def end_transaction(self, request: v2.EndTransactionRequest, _call: Call) -> v2.EndTransactionResponse:
+        await self._holding.end_transaction(request.transaction_id, request.message_id, request.resolution)
+        return v2.EndTransactionResponse(status=_ok())
+
+    async def recall_message(self, request: v2.RecallMessageRequest, call: Call) -> v2.RecallMessageResponse:
+        topic = full_name(request.topic, call.namespace)
+        check_topic_name(topic)
+        message_id = await self._holding.recall(topic, request.recall_handle)
+        return v2.RecallMessageResponse(status=_ok(), message_id=message_id)
+
+    async def notify_client_termination(
+        self, _request: v2.NotifyClientTerminationRequest, call: Call
+    ) -> v2.NotifyClientTerminationResponse:
+        self._core.client_gone(call.client_id)
+        return v2.NotifyClientTerminationResponse(status=_ok())
+
+    async def pull_message(self, request: v2.PullMessageRequest, call: Call) -> AsyncIterator[v2.PullMessageResponse]:
+        queue = request.message_queue
+        pull = Pull(
+            full_name(queue.topic, call.namespace),
+            queue.id,
+            request.offset,
+            max(1, min(request.batch_size, self._core.limits.batch)),
+            long_poll(self._core.limits, request.long_polling_timeout.ToMicroseconds() / 1e6, call.left()),
+            read_filter(request.filter_expression),
+        )
+        messages, next_offset = await self._pulling.pull(pull)
+        found = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message") if not messages else _ok()
+        yield v2.PullMessageResponse(status=found)
+        for message in messages:
+            yield v2.PullMessageResponse(
+                message=to_wire(message, Frame(queue.topic.resource_namespace, queue.topic.name))
+            )
+        yield v2.PullMessageResponse(next_offset=next_offset)
+
+    async def query_offset(self, request: v2.QueryOffsetRequest, call: Call) -> v2.QueryOffsetResponse:
+        name = full_name(request.message_queue.topic, call.namespace)
+        time = request.timestamp.ToMicroseconds()
+        offset = await self._pulling.find_offset(name, request.query_offset_policy, time)
+        return v2.QueryOffsetResponse(status=_ok(), offset=offset)
+
+    async def update_offset(self, request: v2.UpdateOffsetRequest, call: Call) -> v2.UpdateOffsetResponse:
+        place = self._place(request, call)
+        await self._pulling.store_offset(*place, request.offset)
+        return v2.UpdateOffsetResponse(status=_ok())
+
+    async def get_offset(self, request: v2.GetOffsetRequest, call: Call) -> v2.GetOffsetResponse:
+        return v2.GetOffsetResponse(status=_ok(), offset=self._pulling.stored_offset(*self._place(request, call)))
+
+    def _place(self, request: Any, call: Call) -> tuple[str, str, int]:
+        queue = request.message_queue
+        group = full_name(request.group, call.namespace)
+        check_group_name(group)
+        return group, full_name(queue.topic, call.namespace), queue.id
+
+    def _ask(self, request: v2.ReceiveMessageRequest, call: Call) -> Ask:
+        group = full_name(request.group, call.namespace)
+        check_group_name(group)
+        limits = self._core.limits
+        asked = request.long_polling_timeout.ToMicroseconds() / 1e6
+        if asked < 0:
+            raise RefusedError(v2.ILLEGAL_POLLING_TIME, "nobody waits for less than no time")
+        if request.auto_renew:
+            invisible = RENEWED_FOR
+        else:
+            invisible = check_invisible(request.invisible_duration.ToMicroseconds(), limits)
+        return Ask(
+            group,
+            full_name(request.message_queue.topic, call.namespace),
+            max(1, min(request.batch_size, limits.batch)),
+            invisible,
+            call.client_id,
+            request.auto_renew,
+            long_poll(limits, asked, call.left()),
+            request.attempt_id,
+            read_filter(request.filter_expression),
+        )
+
+    def _queues(self, topic: v2.Resource, asked: v2.Endpoints, call: Call) -> list[v2.MessageQueue]:
+        name = full_name(topic, call.namespace)
+        check_topic_name(name)
+        spec = self._core.topic(name).spec
+        endpoints = asked if asked.addresses else self._endpoints
+        return [_queue(topic, number, spec.kind, endpoints) for number in range(spec.queues)]
+
+
+def _queue(topic: v2.Resource, number: int, kind: int, endpoints: v2.Endpoints) -> v2.MessageQueue:
+    accepted: Any = kind
+    queue = v2.MessageQueue(topic=topic, id=number, permission=v2.READ_WRITE, accept_message_types=[accepted])
+    queue.broker.name, queue.broker.id = BROKER_NAME, 0
+    queue.broker.endpoints.CopyFrom(endpoints)
+    return queue
+
+
+def _ok() -> v2.Status:
+    return v2.Status(code=v2.OK, message="OK")
+
+
+def _set_summary(status: v2.Status, parts: list[tuple[Any, str]]) -> None:
+    """The status of a call from those of its entries: theirs where they agree, else MULTIPLE_RESULTS."""
+    if len({code for code, _ in parts}) == 1:
+        status.code, status.message = parts[0]
+    else:
+        status.code, status.message = v2.MULTIPLE_RESULTS, "the entries ended differently; see each"

@@ -1,0 +1,150 @@
+"""All that the journal adds up to: topics, how every group stands with them, and which held messages are free."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.core.clock import MICROSECONDS
+from millstream.messaging.broker.delivery import Delivery, Loan
+from millstream.messaging.broker.events import (
+    Asked,
+    Event,
+    Finished,
+    Hidden,
+    Ids,
+    KeptDelivery,
+    KeptFlight,
+    KeptHolds,
+    Lent,
+    OffsetMoved,
+    Released,
+    Restarted,
+    TopicDropped,
+    TopicMade,
+)
+from millstream.messaging.broker.flight import Flight
+from millstream.messaging.broker.holds import Holds
+from millstream.messaging.broker.topic import TopicSpec
+
+RETURN_GRACE = 60 * MICROSECONDS
+"""After a restart, for how long what the broker renews stays with its client before that must have been heard of."""
+
+
+class State:
+    """What the broker knows. :meth:`apply` changes it by an event, live and when the journal is read again."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicSpec] = {}
+        self.deliveries: dict[tuple[str, str], Delivery] = {}
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.holds = Holds()
+        self._recovering = True
+        self._free_holds: set[int] = set()
+        self._kept_holds = KeptHolds(0, [])
+
+    def delivery(self, group: str, topic: str) -> Delivery:
+        """How *group* stands with *topic*; from its beginning where the group is new."""
+        found = self.deliveries.get((group, topic))
+        if found is None:
+            spec = self.topics.get(topic)
+            found = self.deliveries[group, topic] = Delivery(fifo=spec is not None and spec.type == "FIFO")
+        return found
+
+    def apply(self, event: Event, number: int) -> None:
+        """Change by *event*, which is message *number* of the journal."""
+        match event:
+            case Lent():
+                self._lend(event, number)
+            case Finished(group, topic, ids):
+                self.delivery(group, topic).finish(ids)
+            case Hidden(group, topic, message, until):
+                self.delivery(group, topic).hide(message, number, until)
+            case Restarted(group, topic, first):
+                self.delivery(group, topic).restart(first)
+            case OffsetMoved(group, topic, queue, offset):
+                self.offsets[group, topic, queue] = offset
+            case TopicMade(topic, kind, queues):
+                self.topics[topic] = TopicSpec(topic, kind, queues)
+            case TopicDropped(topic):
+                self._drop(topic)
+            case Released(ids):
+                self._release(ids)
+            case Asked(message, count):
+                self._ask(message, count)
+            case KeptDelivery():
+                self._restore(event)
+            case KeptHolds():
+                self._kept_holds = event
+
+    def end_recovery(self, now: int) -> tuple[list[int], int]:
+        """The journal has been read; *now* in microseconds.
+
+        Returns which held messages of the last snapshot are still held, and up to which id it knew them.
+        """
+        for delivery in self.deliveries.values():
+            for flight in delivery.flights.values():
+                if flight.away and flight.renew:
+                    flight.until = max(flight.until, now + RETURN_GRACE)
+            delivery.restore(*delivery.keep())
+            delivery.rescan()
+        self._recovering = False
+        kept = [number for first, last in self._kept_holds.ids for number in range(first, last + 1)]
+        return [number for number in kept if number not in self._free_holds], self._kept_holds.upto
+
+    def is_free(self, hold: int) -> bool:
+        """Whether the held message *hold* was released before the journal was read."""
+        return hold in self._free_holds
+
+    def asked_before(self, hold: int) -> int:
+        """How often was asked about *hold* before the journal was read."""
+        return self._kept_holds.asked.get(hold, 0)
+
+    def _lend(self, event: Lent, number: int) -> None:
+        delivery = self.delivery(event.group, event.topic)
+        delivery.finish(event.skipped)
+        loan = Loan(number, event.until, event.at, event.client, event.renew, event.attempt_id)
+        delivery.lend((each for first, last in event.ids for each in range(first, last + 1)), loan)
+
+    def _drop(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+        for key in [key for key in self.deliveries if key[1] == topic]:
+            del self.deliveries[key]
+        for place in [place for place in self.offsets if place[1] == topic]:
+            del self.offsets[place]
+
+    def _release(self, ids: Ids) -> None:
+        numbers = [number for first, last in ids for number in range(first, last + 1)]
+        if self._recovering:  # the held messages are read after the journal
+            self._free_holds.update(numbers)
+        self.holds.remove(numbers)
+
+    def _ask(self, hold: int, count: int) -> None:
+        found = self.holds.get(hold)
+        if found is not None:
+            found.asked = count
+        elif self._recovering:
+            self._kept_holds.asked[hold] = count
+
+    def _restore(self, event: KeptDelivery) -> None:
+        flights = (Flight(**msgspec.structs.asdict(kept)) for kept in event.flights)
+        self.delivery(event.group, event.topic).restore(event.pointer, event.ahead, flights)
+
+
+def kept_delivery(group: str, topic: str, delivery: Delivery) -> KeptDelivery:
+    """How *group* stands with *topic*, for a snapshot."""
+    pointer, ahead, flights = delivery.keep()
+    kept = [
+        KeptFlight(
+            each.id,
+            each.attempts,
+            each.until,
+            each.token,
+            each.away,
+            each.client,
+            each.renew,
+            each.since,
+            each.attempt_id,
+        )
+        for each in flights
+    ]
+    return KeptDelivery(group, topic, pointer, ahead, kept)

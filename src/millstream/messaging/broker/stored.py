@@ -1,0 +1,144 @@
+"""Messages of the protocol as messages of a log, and back.
+
+Body, event time (when it was born), receive time (when it was stored), source (the host it was born on) and key (the
+first of its keys) are the log's own; user properties are headers of the same name; all else is in headers that begin
+with ``mq:``, which no user property may. What was written to a log by other means can be received as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from millstream.log import Message
+from millstream.messaging.protocol import v2
+
+PREFIX: Final = "mq:"
+ID: Final = "mq:id"
+TAG: Final = "mq:tag"
+KEY: Final = "mq:key"
+GROUP: Final = "mq:group"
+TYPE: Final = "mq:type"
+QUEUE: Final = "mq:queue"
+DELIVER_AT: Final = "mq:deliver-at"
+TRANSACTION: Final = "mq:transaction"
+ENCODING: Final = "mq:encoding"
+TRACE: Final = "mq:trace"
+DEAD_TOPIC: Final = "mq:dead-topic"
+DEAD_ID: Final = "mq:dead-id"
+
+Headers = list[tuple[str, bytes]]
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """What a delivery adds to a message: of which topic it is for the client, its handle, and its attempts.
+
+    ``namespace`` and ``topic`` are the client's own spelling; ``invisible`` is in microseconds.
+    """
+
+    namespace: str
+    topic: str
+    handle: str = ""
+    attempt: int = 0
+    invisible: int = 0
+
+
+def to_log(message: v2.Message, kind: int, queue: int | None) -> Message:
+    """*message*, of type *kind*, as it is appended to its topic; *queue* is its queue, None where there is but one."""
+    system = message.system_properties
+    headers: Headers = [(ID, system.message_id.encode())]
+    if system.tag:
+        headers.append((TAG, system.tag.encode()))
+    if queue is not None:
+        headers.append((QUEUE, b"%d" % queue))
+    if kind != v2.NORMAL:
+        headers.append((TYPE, v2.MessageType.Name(kind).encode()))
+    if system.message_group:
+        headers.append((GROUP, system.message_group.encode()))
+    if system.body_encoding == v2.GZIP:
+        headers.append((ENCODING, b"gzip"))
+    if system.trace_context:
+        headers.append((TRACE, system.trace_context.encode()))
+    headers += [(KEY, key.encode()) for key in system.keys[1:]]
+    headers += [(name, value.encode()) for name, value in message.user_properties.items()]
+    born = system.born_timestamp
+    return Message(
+        message.body,
+        key=system.keys[0] if system.keys else "",
+        source=system.born_host,
+        event_time=born.seconds * 1_000_000 + born.nanos // 1000 or None,
+        headers=tuple(headers),
+    )
+
+
+def to_wire(message: Message, frame: Frame) -> v2.Message:
+    """A message of a topic's log as a consumer gets it."""
+    known = {name: value for name, value in message.headers if name.startswith(PREFIX)}
+    wire = v2.Message(body=message.body)
+    wire.topic.name, wire.topic.resource_namespace = frame.topic, frame.namespace
+    for name, text in properties(message):
+        wire.user_properties[name] = text
+    system = wire.system_properties
+    system.message_id = message_id(message, known)
+    kind: Any = v2.MessageType.Value(known.get(TYPE, b"NORMAL").decode())
+    system.message_type = kind
+    system.body_encoding = v2.GZIP if known.get(ENCODING) == b"gzip" else v2.IDENTITY
+    system.body_digest.type = v2.MD5
+    system.body_digest.checksum = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
+    system.born_host = message.source
+    system.born_timestamp.FromMicroseconds(message.event_time or 0)
+    system.store_timestamp.FromMicroseconds(message.received_at or 0)
+    system.queue_offset = max(message.id - 1, 0)
+    system.queue_id = int(known.get(QUEUE, b"0"))
+    if message.key:
+        system.keys.append(message.key)
+    system.keys.extend(value.decode() for name, value in message.headers if name == KEY)
+    _set_optional(system, known)
+    _set_delivery(system, frame)
+    return wire
+
+
+def properties(message: Message) -> Iterator[tuple[str, str]]:
+    """The user properties of a message of a log: its headers; one that is not text gives none."""
+    for name, value in message.headers:
+        if not name.startswith(PREFIX):
+            try:
+                yield name, value.decode()
+            except UnicodeDecodeError:
+                continue
+
+
+def header(message: Message, name: str) -> str:
+    """The header *name* of a message; empty where it has none."""
+    return next((value.decode() for found, value in message.headers if found == name), "")
+
+
+def message_id(message: Message, known: dict[str, bytes] | None = None) -> str:
+    """The id by which clients know a message; one that no client sent is named after its place in the log."""
+    found = (known or dict(message.headers)).get(ID)
+    return found.decode() if found else f"LOG{message.id:019d}"
+
+
+def _set_optional(system: v2.SystemProperties, known: dict[str, bytes]) -> None:
+    if TAG in known:
+        system.tag = known[TAG].decode()
+    if GROUP in known:
+        system.message_group = known[GROUP].decode()
+    if DELIVER_AT in known:
+        system.delivery_timestamp.FromMicroseconds(int(known[DELIVER_AT]))
+    if TRACE in known:
+        system.trace_context = known[TRACE].decode()
+    if DEAD_TOPIC in known:
+        system.dead_letter_queue.topic = known[DEAD_TOPIC].decode()
+        system.dead_letter_queue.message_id = known.get(DEAD_ID, b"").decode()
+
+
+def _set_delivery(system: v2.SystemProperties, frame: Frame) -> None:
+    if frame.handle:
+        system.receipt_handle = frame.handle
+        system.delivery_attempt = frame.attempt
+        system.invisible_duration.FromTimedelta(timedelta(microseconds=frame.invisible))

@@ -1,0 +1,73 @@
+"""A broker in a process of its own, to be killed and started again: for tests of clients, ours and yours.
+
+``python -m millstream.testing.brokers STORE-URL PORT LIMITS-JSON`` is that process; it prints its port when it accepts
+calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import msgspec
+
+from millstream.log import open_store
+from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.endpoints import Place
+from millstream.messaging.broker.remote import ask_broker
+from millstream.messaging.broker.server import BrokerServer
+from millstream.messaging.broker.topic import TopicSpec
+
+IMPATIENT = Limits(shortest=1_000_000, max_attempts=4, pauses=(1,), first_check=500_000, check_every=1_000_000)
+"""Limits for tests that do not want to wait: a second where a broker in earnest has ten, four attempts at most."""
+
+
+class BrokerProcess:
+    """A broker on the log store *url*, on the same port of loopback each time it is started."""
+
+    def __init__(self, url: str, limits: Limits = IMPATIENT) -> None:
+        self.url = url
+        self.port = 0
+        self._limits = msgspec.json.encode(limits).decode()
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it listens."""
+        return Place("127.0.0.1", self.port)
+
+    def start(self) -> None:
+        """Start it and wait until it accepts calls."""
+        command = [sys.executable, "-m", __name__, self.url, str(self.port), self._limits]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the broker on {self.url} did not start; its error output says why")
+        self.port = int(line)
+
+    def kill(self) -> None:
+        """Let it die as ``kill -9`` does; to kill it again does nothing."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def make_topic(self, name: str, kind: str = "NORMAL", queues: int = 4) -> None:
+        """Make the topic *name*, which takes messages of the type *kind*."""
+        ask_broker(self.place, "MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
+
+
+async def _serve(url: str, port: int, limits: Limits) -> None:
+    with open_store(url) as store:
+        async with BrokerServer(store, Place("127.0.0.1", port), limits=limits) as server:
+            print(server.port, flush=True)
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Limits)))

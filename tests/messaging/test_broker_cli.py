@@ -1,0 +1,59 @@
+"""``millstream serve``, ``topic`` and ``group`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import run
+
+
+def test_topics_are_made_and_listed_without_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(tmp_path / "node")]
+    assert run(["topic", "create", "orders", "--type", "FIFO", "--queues", "8", *data]) == 0
+    assert run(["topic", "create", "orders", "--type", "FIFO", "--queues", "8", *data]) == 0
+    capsys.readouterr()
+    assert run(["topic", "list", "--json", *data]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "name": "orders", "type": "FIFO", "queues": 8, "messages": 0, "groups": [],
+    }  # fmt: skip
+    assert run(["topic", "create", "orders", "--type", "DELAY", *data]) == 2
+    assert "takes FIFO messages" in capsys.readouterr().err
+    assert run(["topic", "describe", "absent", *data]) == 3
+    assert run(["group", "describe", "absent", *data]) == 3
+    assert run(["topic", "delete", "orders", *data]) == 0
+    capsys.readouterr()
+    assert run(["topic", "list", *data]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_serve_says_when_it_is_ready_and_ends_on_a_signal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(tmp_path / "node")]
+    command = [sys.executable, "-m", "millstream", "serve", "--broker", "127.0.0.1:0", *data]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline().split()
+        assert ready[:3] == ["broker", "ready", "on"]
+        endpoint = ["--endpoint", ready[3]]
+        assert run(["topic", "create", "t", *endpoint]) == 0
+        assert run(["group", "reset", "g", "--topic", "t", "--to", "1", *endpoint]) == 0
+        assert run(["group", "list", *endpoint]) == 0
+        assert "g  t  0 to come, 0 in flight, all done up to 0, 0 consumers" in capsys.readouterr().out
+        assert run(["topic", "list", *data]) == 4  # the broker has the journal
+        assert run(["topic", "describe", "absent", *endpoint]) == 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert run(["group", "describe", "g", *data]) == 0
+    assert run(["topic", "list", *endpoint]) == 1
+    assert "is `millstream serve` running there?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1", "host:port", ":1", "127.0.0.1:70000"])
+def test_a_place_that_is_none_is_refused(tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--broker", place, "--data", str(tmp_path)]) == 2
+    assert "write 127.0.0.1:8081" in capsys.readouterr().err

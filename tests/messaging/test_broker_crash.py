@@ -1,0 +1,185 @@
+"""A broker that is killed with ``kill -9`` again and again: nothing confirmed is lost, nothing done comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, WriterBusyError, open_store
+from millstream.messaging.broker.core import Core
+from millstream.messaging.client.signing import Signer
+from millstream.messaging.client.transport import Transport
+from millstream.messaging.errors import RefusedError, UnreachableError
+from millstream.messaging.protocol import v2
+from millstream.testing.brokers import BrokerProcess
+
+GROUPS = ("a", "b", "c")
+
+
+class Client:
+    """Sends numbered messages, receives and acknowledges, and notes what was confirmed."""
+
+    def __init__(self, transport: Transport, topic: str, *, ordered: bool) -> None:
+        self._transport = transport
+        self._topic = topic
+        self._ordered = ordered
+        self._numbers = itertools.count()
+        self.confirmed: list[bytes] = []
+        self.acknowledged: set[bytes] = set()
+        self.first_seen: list[bytes] = []
+        self.violations: list[str] = []
+
+    async def send_all_the_time(self) -> None:
+        while True:
+            number = next(self._numbers)
+            body = b"%s-%d" % (GROUPS[number % 3].encode(), number)
+            while not await self._send(body):
+                await asyncio.sleep(0.02)
+            self.confirmed.append(body)
+
+    async def receive_all_the_time(self) -> None:
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                for message in await self._receive():
+                    self._look_at(message.body)
+                    await self._ack(message)
+            await asyncio.sleep(0.01)
+
+    async def _send(self, body: bytes) -> bool:
+        request = v2.SendMessageRequest(messages=[v2.Message(body=body)])
+        message = request.messages[0]
+        message.topic.name = self._topic
+        message.system_properties.message_id = body.decode()
+        if self._ordered:
+            message.system_properties.message_group = body.decode()[0]
+        try:
+            response = await self._transport.call("SendMessage", request, 2)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(response.status.code == v2.OK)
+
+    async def _receive(self) -> list[v2.Message]:
+        request = v2.ReceiveMessageRequest(batch_size=16)
+        request.group.name, request.message_queue.topic.name = "group", self._topic
+        request.invisible_duration.seconds = request.long_polling_timeout.seconds = 1
+        frames = [frame async for frame in self._transport.stream("ReceiveMessage", request, 3)]
+        return [frame.message for frame in frames if frame.HasField("message")]
+
+    def _look_at(self, body: bytes) -> None:
+        if body in self.acknowledged:
+            self.violations.append(f"{body!r} came back although it was acknowledged")
+        if body not in self.first_seen:
+            self.first_seen.append(body)
+
+    async def _ack(self, message: v2.Message) -> None:
+        request = v2.AckMessageRequest()
+        request.group.name, request.topic.name = "group", self._topic
+        request.entries.add(receipt_handle=message.system_properties.receipt_handle)
+        response = await self._transport.call("AckMessage", request, 2)
+        if response.status.code == v2.OK:
+            self.acknowledged.add(message.body)
+
+
+@contextlib.asynccontextmanager
+async def transport(broker: BrokerProcess) -> AsyncIterator[Transport]:
+    made = Transport(f"ipv4:{broker.place}", Signer("crash-client", SystemClock()))
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def wreck(broker: BrokerProcess, client: Client, rounds: int) -> None:
+    tasks = [asyncio.ensure_future(work()) for work in (client.send_all_the_time, client.receive_all_the_time)]
+    for number in range(rounds):
+        reached = len(client.confirmed) + 30 + 7 * number
+        async with asyncio.timeout(30):
+            while len(client.confirmed) < reached:
+                await asyncio.sleep(0.005)
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+    tasks[0].cancel()
+    async with asyncio.timeout(30):
+        while not client.acknowledged.issuperset(client.confirmed):
+            await asyncio.sleep(0.02)
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("kind", "ordered"), [("NORMAL", False), ("FIFO", True)])
+def test_p2_p3_p4_a_killed_broker_loses_nothing_and_repeats_nothing_done(
+    mortal_broker: BrokerProcess, kind: str, ordered: bool, size: str
+) -> None:
+    mortal_broker.make_topic("wreck", kind)
+
+    async def run() -> Client:
+        async with transport(mortal_broker) as calls:
+            client = Client(calls, "wreck", ordered=ordered)
+            await wreck(mortal_broker, client, 40 if size == "long" else 3)
+            return client
+
+    client = asyncio.run(run())
+    assert not client.violations
+    mortal_broker.kill()
+    with open_store(mortal_broker.url) as store:
+        stored = [message.body for batch in store.log(LogSpec("wreck")).read() for message in batch]
+    assert len(stored) == len(set(stored))
+    assert set(client.confirmed) <= set(stored)
+    assert [body for body in stored if body in set(client.confirmed)] == client.confirmed
+    if ordered:
+        for group in GROUPS:
+            seen = [body for body in client.first_seen if body.startswith(group.encode())]
+            assert seen == sorted(seen, key=lambda body: int(body.split(b"-")[1]))
+
+
+def test_p10_a_second_broker_on_a_store_is_refused(mortal_broker: BrokerProcess) -> None:
+    async def run() -> None:
+        with open_store(mortal_broker.url) as store, pytest.raises(WriterBusyError, match="is being written by"):
+            Core(store, SystemClock())
+
+    asyncio.run(run())
+
+
+def test_calls_without_a_client_id_or_to_nowhere_are_told(mortal_broker: BrokerProcess) -> None:
+    async def run() -> Any:
+        async with transport(mortal_broker) as calls:
+            lite = await calls.call("SyncLiteSubscription", v2.SyncLiteSubscriptionRequest(), 5)
+            assert lite.status.code == v2.UNSUPPORTED
+        nameless = Transport(f"ipv4:{mortal_broker.place}", Signer("", SystemClock()))
+        try:
+            response = await nameless.call("QueryRoute", v2.QueryRouteRequest(), 5)
+            assert response.status.code == v2.CLIENT_ID_REQUIRED
+            stream = nameless.telemetry()
+            assert (await stream.read()).status.code == v2.CLIENT_ID_REQUIRED
+        finally:
+            await nameless.close()
+
+    asyncio.run(run())
+    mortal_broker.kill()
+    with pytest.raises(UnreachableError):
+        mortal_broker.make_topic("t")
+
+
+def test_a_consumer_may_receive_before_it_sends_settings_again(mortal_broker: BrokerProcess) -> None:
+    mortal_broker.make_topic("t")
+
+    async def run() -> None:
+        async with transport(mortal_broker) as calls:
+            client = Client(calls, "t", ordered=False)
+            assert await client._send(b"a-0")
+            await asyncio.to_thread(mortal_broker.kill)
+            await asyncio.to_thread(mortal_broker.start)
+            async with asyncio.timeout(20):
+                while True:
+                    with contextlib.suppress(grpc.aio.AioRpcError, RefusedError):
+                        if [message.body for message in await client._receive()] == [b"a-0"]:
+                            return
+
+    asyncio.run(run())

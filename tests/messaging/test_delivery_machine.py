@@ -1,0 +1,202 @@
+"""What a group has of a topic, driven at random on a virtual clock against a plain model of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from millstream.messaging.broker.delivery import RENEW_LONGEST, RENEW_STEP, Delivery, Loan, ranges
+from millstream.messaging.broker.flight import Flight
+
+GROUPS = ("a", "b", "c")
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    """Every message is acknowledged once or visible again by its deadline; attempts are exact; nothing is lost."""
+
+    fifo = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delivery = Delivery(fifo=self.fifo)
+        self.now = 1_000
+        self.token = 0
+        self.groups: list[str] = []  # of message 1, 2, …
+        self.attempts: dict[int, int] = {}
+        self.away: dict[int, tuple[int, int]] = {}  # id → token, until
+        self.done: set[int] = set()
+
+    @rule(groups=st.lists(st.sampled_from(GROUPS), min_size=1, max_size=5))
+    def send(self, groups: list[str]) -> None:
+        self.groups += groups
+
+    @rule(seconds=st.integers(1, 40))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+
+    @rule(count=st.integers(1, 4), hold=st.integers(1, 30), runs=st.booleans())
+    def receive(self, count: int, hold: int, runs: bool) -> None:
+        self.delivery.expire(self.now, lambda _client: False)
+        self.away = {number: lent for number, lent in self.away.items() if lent[1] > self.now}
+        ids = self._choose(count, runs)
+        assert len(ids) == len(set(ids)) <= count
+        visible = self._visible(runs)
+        assert set(ids) <= visible
+        assert len(ids) == min(count, len(visible)) or (self.fifo and runs)
+        assert bool(ids) == bool(visible)
+        if ids:
+            self._lend(ids, hold)
+
+    def _lend(self, ids: list[int], hold: int) -> None:
+        self.token += 1
+        self.delivery.lend(ids, Loan(self.token, self.now + hold, self.now))
+        for number in ids:
+            self.attempts[number] = self.attempts.get(number, 0) + 1
+            assert self.delivery.flights[number].attempts == self.attempts[number]
+            self.away[number] = self.token, self.now + hold
+
+    def _choose(self, count: int, runs: bool) -> list[int]:
+        if self.fifo:
+            for number in range(self.delivery.next, len(self.groups) + 1):
+                self.delivery.line_up(number, self.groups[number - 1])
+            return self.delivery.heads(count, runs=runs)
+        ids = self.delivery.returning(count)
+        while len(ids) < count and self.delivery.next <= len(self.groups):
+            if self.delivery.is_new(self.delivery.next):
+                ids.append(self.delivery.next)
+            self.delivery.next += 1
+        return ids
+
+    def _visible(self, runs: bool) -> set[int]:
+        free = [n for n in range(1, len(self.groups) + 1) if n not in self.done and n not in self.away]
+        if not self.fifo:
+            return set(free)
+        found: set[int] = set()
+        for group in GROUPS:
+            line = [n for n in range(1, len(self.groups) + 1) if self.groups[n - 1] == group and n not in self.done]
+            for number in line:
+                if number in self.away or (found & set(line) and not runs):
+                    break
+                found.add(number)
+        return found
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.away)))
+        token, until = self.away[number]
+        holds = self.delivery.holds(number, token, self.now)
+        assert holds == (until > self.now)
+        assert not self.delivery.holds(number, token + 1, self.now)
+        if holds:
+            self.delivery.finish([(number, number)])
+            del self.away[number]
+            self.done.add(number)
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data(), hold=st.integers(0, 30))
+    def hide(self, data: st.DataObject, hold: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.away)))
+        if self.delivery.holds(number, self.away[number][0], self.now):
+            self.token += 1
+            self.delivery.hide(number, self.token, self.now + hold)
+            self.away[number] = self.token, self.now + hold
+
+    @rule()
+    def restart(self) -> None:
+        pointer, ahead, flights = self.delivery.keep()
+        self.delivery = Delivery(fifo=self.fifo)
+        self.delivery.restore(pointer, ahead, flights)
+        self.delivery.rescan()
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert set(self.delivery.flights) == set(self.attempts) - self.done
+        assert all(number in self.delivery.done for number in self.done)
+
+    @invariant()
+    def the_next_deadline_is_known(self) -> None:
+        due = self.delivery.next_due()
+        expected = min((flight.until for flight in self.delivery.flights.values() if flight.away), default=None)
+        assert due == expected
+
+    def teardown(self) -> None:
+        """Given time, everything that was sent is handled."""
+        for _ in range(3 * len(self.groups) + 1):
+            self.wait(60)
+            self.receive(64, 30, False)
+            for number in sorted(self.away):
+                self.delivery.finish([(number, number)])
+                self.done.add(number)
+                del self.away[number]
+        assert self.done == set(range(1, len(self.groups) + 1))
+
+
+class OrderedDeliveryMachine(DeliveryMachine):
+    """Besides: what may be given of a message group is its first message that is not done, or a run from there."""
+
+    fifo = True
+
+
+TestDelivery = DeliveryMachine.TestCase
+TestOrderedDelivery = OrderedDeliveryMachine.TestCase
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _schedules(size: str) -> None:
+    schedules = settings(max_examples=1000 if size == "long" else 60, stateful_step_count=40, deadline=None)
+    TestDelivery.settings = TestOrderedDelivery.settings = schedules
+
+
+def test_what_is_renewed_stays_away_while_its_client_lives() -> None:
+    delivery = Delivery()
+    delivery.lend([1], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery.expire(RENEW_STEP, lambda client: client == "c")
+    assert delivery.next_due() == 2 * RENEW_STEP
+    assert delivery.returning(5) == []
+    delivery.expire(2 * RENEW_STEP, lambda _client: False)
+    assert delivery.returning(5) == [1]
+
+
+def test_what_is_renewed_comes_back_in_the_end() -> None:
+    delivery = Delivery()
+    delivery.lend([1], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    now = RENEW_STEP
+    while not (back := delivery.returning(1)):
+        delivery.expire(now, lambda _client: True)
+        now += RENEW_STEP
+    assert back == [1]
+    assert now <= RENEW_LONGEST + 2 * RENEW_STEP
+
+
+def test_a_client_that_is_gone_gives_back_soon() -> None:
+    delivery = Delivery()
+    delivery.lend([1, 2], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
+    delivery.hasten("c", 1_000)
+    delivery.expire(1_000, lambda _client: True)
+    assert delivery.returning(5) == [1, 2]
+
+
+def test_an_attempt_that_is_repeated_gets_the_same_messages() -> None:
+    delivery = Delivery(fifo=True)
+    for number in (1, 2, 3):
+        delivery.line_up(number, "g")
+    delivery.lend(delivery.heads(2, runs=True, attempt_id="x"), Loan(1, until=50, at=0, attempt_id="x"))
+    assert delivery.heads(2, runs=True, attempt_id="y") == []
+    assert delivery.heads(2, runs=True, attempt_id="x") == [1, 2]
+
+
+def test_ranges_cover_exactly_the_ids() -> None:
+    assert ranges([1, 2, 3, 7, 9, 10]) == [(1, 3), (7, 7), (9, 10)]
+
+
+def test_a_flight_knows_whether_it_is_away() -> None:
+    delivery = Delivery()
+    delivery.restore(0, [(3, 3)], [Flight(1, attempts=2, until=9, token=4, away=True), Flight(2, attempts=1)])
+    assert delivery.holds(1, 4, 8)
+    assert not delivery.holds(1, 4, 9)
+    assert delivery.returning(5) == [2]
+    assert not delivery.is_new(3)
+    assert delivery.is_new(4)
