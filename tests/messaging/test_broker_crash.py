@@ -13,7 +13,9 @@ import pytest
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, WriterBusyError, open_store
+from millstream.messaging.broker.admin import GroupInfo
 from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.remote import ask_broker
 from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.errors import RefusedError, UnreachableError
@@ -33,6 +35,7 @@ class Client:
         self._numbers = itertools.count()
         self.confirmed: list[bytes] = []
         self.acknowledged: set[bytes] = set()
+        self.perhaps: set[bytes] = set()  # acknowledged, but the answer may have been lost
         self.first_seen: list[bytes] = []
         self.violations: list[str] = []
 
@@ -82,6 +85,7 @@ class Client:
         request = v2.AckMessageRequest()
         request.group.name, request.topic.name = "group", self._topic
         request.entries.add(receipt_handle=message.system_properties.receipt_handle)
+        self.perhaps.add(message.body)
         response = await self._transport.call("AckMessage", request, 2)
         if response.status.code == v2.OK:
             self.acknowledged.add(message.body)
@@ -103,14 +107,23 @@ async def wreck(broker: BrokerProcess, client: Client, rounds: int) -> None:
         async with asyncio.timeout(30):
             while len(client.confirmed) < reached:
                 await asyncio.sleep(0.005)
+                for task in tasks:
+                    assert not task.done(), task.exception()
         await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(broker.start)
     tasks[0].cancel()
     async with asyncio.timeout(30):
-        while not client.acknowledged.issuperset(client.confirmed):
+        while not client.perhaps.issuperset(client.confirmed):
+            await asyncio.sleep(0.02)
+        while await asyncio.to_thread(_open_messages, broker):
             await asyncio.sleep(0.02)
     tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _open_messages(broker: BrokerProcess) -> int:
+    (info,) = ask_broker(broker.place, "Groups", "group", list[GroupInfo])
+    return info.lag + info.in_flight
 
 
 @pytest.mark.parametrize(("kind", "ordered"), [("NORMAL", False), ("FIFO", True)])

@@ -39,8 +39,9 @@ class Limits(msgspec.Struct, frozen=True):
     """What a broker takes and how long it waits; times in microseconds.
 
     Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages. A message is delivered
-    ``max_attempts`` times, then it is dead; consumers are told to wait for so many seconds between (``pauses``). A producer is asked about a transaction first after ``first_check``,
-    then again ``check_every``, ``most_checks`` times in all.
+    ``max_attempts`` times, then it is dead; between them consumers are told to wait for ``pauses`` (seconds; the last
+    one repeats). A producer is asked about a transaction first after ``first_check``, then again ``check_every``,
+    ``most_checks`` times in all.
     """
 
     shortest: int = 10 * 1_000_000
