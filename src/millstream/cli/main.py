@@ -23,6 +23,7 @@ COMMANDS = {
     "serve": ("millstream.cli.serve:serve", "Run a broker that RocketMQ clients use."),
     "topic": ("millstream.cli.topic:topic", "Make and list the topics of a broker."),
     "group": ("millstream.cli.topic:group", "How consumer groups stand, and sending one back."),
+    "ingest": ("millstream.cli.ingest:ingest", "Take messages from an MQTT broker into a log."),
     "batch": ("millstream.cli.batch:batch", "Batch JSON lines by event time."),
     "anchor": ("millstream.cli.anchor:anchor", "The ledger of anchors, and replaying it."),
     "did": ("millstream.cli.did:did", "Decentralized identifiers: make requests, resolve."),

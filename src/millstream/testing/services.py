@@ -23,6 +23,7 @@ import msgspec
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.log.mysql.server import CONFIGURATION
+from millstream.testing.mosquitto import Mosquitto
 from millstream.testing.postgresql import PostgreSQL
 from millstream.testing.programs import ServiceError, ServiceMissingError, find_program, run_program
 from millstream.testing.swift import CREDENTIALS
@@ -148,7 +149,8 @@ class Moto(Swift):
 
 
 _ALL: Sequence[Service] = (
-    MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), Swift(), Moto()
+    MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), Swift(), Moto(),
+    Mosquitto(), Mosquitto(careful=True),
 )  # fmt: skip
 SERVICES: dict[str, Service] = {service.name: service for service in _ALL}
 

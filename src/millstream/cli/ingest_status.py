@@ -1,0 +1,77 @@
+"""How an ingest stands, as the command line shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+import msgspec
+
+from millstream.cli.common import print_json
+from millstream.core.clock import Clock
+from millstream.core.collector import Collector
+from millstream.log import Log
+
+
+class IngestStatus(msgspec.Struct, frozen=True):
+    """How an ingest stands since it was started; ``last_id`` is that of its log.
+
+    ``rejects`` were put aside as no records; ``batches``, ``refused`` and ``open_sources`` are those of the batcher.
+    """
+
+    log: str
+    last_id: int
+    connected: bool
+    connections: int
+    messages: int
+    redelivered: int
+    records: int
+    rejects: Mapping[str, int]
+    batches: Mapping[str, int]
+    refused: Mapping[str, int]
+    open_sources: int
+
+
+class IngestStatusLine:
+    """Prints how the ingest into *log* stands, every *every* seconds when :meth:`show_when_due` is called."""
+
+    def __init__(self, log: Log, figures: Collector, clock: Clock, every: float, *, as_json: bool) -> None:
+        self._log, self._figures, self._clock, self._every, self._as_json = log, figures, clock, every, as_json
+        self._next = clock.monotonic() + every
+
+    def show_when_due(self) -> None:
+        """Print a line where the last one is old enough."""
+        if self._clock.monotonic() >= self._next:
+            self.show()
+            self._next = self._clock.monotonic() + self._every
+
+    def show(self) -> None:
+        """Print a line."""
+        found = self.status()
+        print_json(found) if self._as_json else click.echo(_line(found))
+
+    def status(self) -> IngestStatus:
+        """How the ingest stands now."""
+        figures, log = self._figures.figures(), self._log
+        return IngestStatus(
+            log.name,
+            log.last_id,
+            bool(figures.gauges.get(("ingest_connected", ()))),
+            figures.by_label("ingest_connections_total", "").get("", 0),
+            figures.by_label("ingest_messages_total", "").get("", 0),
+            figures.by_label("ingest_redelivered_total", "").get("", 0),
+            figures.by_label("ingest_records_total", "").get("", 0),
+            figures.by_label("ingest_rejects_total", "reason"),
+            figures.by_label("batching_batches_total", "kind"),
+            figures.by_label("batching_rejects_total", "reason"),
+            round(figures.gauges.get(("batching_open_sources", ()), 0)),
+        )
+
+
+def _line(found: IngestStatus) -> str:
+    aside = sum(found.rejects.values())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(found.rejects.items()))
+    return (
+        f"{found.log}: {'connected' if found.connected else 'not connected'}; {found.messages:,} messages, "
+        f"{found.records:,} records, {aside:,} put aside{f' ({reasons})' if reasons else ''}"
+    )

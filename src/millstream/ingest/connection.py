@@ -1,0 +1,345 @@
+"""The connection to a broker: paho-mqtt, with the order of receipt that durable ingest needs.
+
+paho sends the PUBREC of a message under QoS 2 as soon as it has it in memory; the broker then forgets the message, and
+a process that dies loses it. Here nothing is acknowledged until :meth:`Connection.confirm` says that it is stored. The
+acknowledgements of many messages go out as one write, and bytes are taken from the socket in large pieces.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions as PahoSubscribeOptions
+
+from millstream.core.clock import Clock
+from millstream.ingest.arrival import Arrival
+from millstream.ingest.errors import BrokerRefusedError, BrokerUnavailableError, IngestInputError
+from millstream.ingest.options import SubscribeOptions
+from millstream.ingest.place import BrokerPlace
+
+_ACK = struct.Struct("!BBH")
+_PUBACK, _PUBREC, _PUBCOMP = 0x40, 0x50, 0x70
+_READ_BYTES = 1 << 18
+_GROUP_BYTES = 8 << 20
+_MOST = 1 << 16  # messages that may come before the answer to a request
+_HEAD_BYTES = 70_000  # the most that a packet holds besides its payload: a topic of 64 KiB, and properties
+_CLOSE_SECONDS = 5.0
+_TAKEN_OVER = 0x8E
+_BUSY = {0x88, 0x89, 0x97, 0x9F}  # server unavailable, busy, over quota, too many connections: try again
+
+
+class Intake(msgspec.Struct, frozen=True):
+    """What came in at once: messages, and identifiers under QoS 2 that the broker releases."""
+
+    arrivals: list[Arrival]
+    released: list[int]
+
+    def __bool__(self) -> bool:
+        return bool(self.arrivals or self.released)
+
+
+class Connection:
+    """One connection after another in the session of *client*; use it in one thread, and :meth:`close` it."""
+
+    def __init__(self, place: BrokerPlace, client: str, options: SubscribeOptions, clock: Clock) -> None:
+        self._place, self._options, self._clock = place, options, clock
+        self._paho = _Client(place, client, options)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker has let us in and the connection stands, as far as is known."""
+        return self._paho.connected
+
+    def open(self) -> bool:
+        """Connect; True where the broker has kept our session.
+
+        Raises :class:`BrokerUnavailableError`, :class:`BrokerRefusedError`.
+        """
+        self._paho.begin()
+        try:
+            self._paho.reconnect()
+        except ssl.SSLCertVerificationError as error:
+            raise BrokerRefusedError(f"{self._place.url} is not trusted: {error.verify_message}") from error
+        except (OSError, ValueError) as error:
+            raise BrokerUnavailableError(f"{self._place.url} cannot be reached: {error}") from error
+        self._await("an answer to our request", lambda: self._paho.welcome is not None)
+        assert self._paho.welcome is not None
+        code, session_present = self._paho.welcome
+        if code.is_failure:
+            kind = BrokerUnavailableError if code.value in _BUSY else BrokerRefusedError
+            raise kind(f"{self._place.url} does not let us in: {code}")
+        return session_present
+
+    def subscribe(self, wanted: Mapping[str, int], known: Mapping[str, int]) -> None:
+        """Let *wanted* topics, with their QoS, be what is subscribed, where *known* ones are.
+
+        Raises :class:`BrokerRefusedError` where the broker grants less, :class:`BrokerUnavailableError`.
+        """
+        if gone := [topic for topic in known if topic not in wanted]:
+            self._paho.unsubscribe(gone)
+        fresh = {topic: qos for topic, qos in wanted.items() if known.get(topic) != qos}
+        if not fresh:
+            return
+        self._paho.granted.clear()
+        self._paho.subscribe([(topic, self._subscription(qos)) for topic, qos in fresh.items()])
+        self._await("an answer to our subscription", lambda: bool(self._paho.granted))
+        for (topic, qos), code in zip(fresh.items(), self._paho.granted, strict=True):
+            if code.is_failure:
+                raise BrokerRefusedError(f"{self._place.url} does not let us subscribe to {topic!r}: {code}")
+            if code.value < qos:
+                raise BrokerRefusedError(
+                    f"{self._place.url} grants QoS {code.value} for {topic!r}, not {qos}: ask for --qos {code.value}, "
+                    "or let the broker allow more"
+                )
+
+    def poll(self, seconds: float, most: int) -> Intake:
+        """What has come, once something has or *seconds* are over: no more than *most* messages.
+
+        What a lost connection delivered before it was lost is returned first. Raises :class:`BrokerUnavailableError`.
+        """
+        client = self._paho
+        code: MQTTErrorCode = MQTTErrorCode.MQTT_ERR_SUCCESS
+        if not client.arrivals and not client.released and not client.has_bytes:
+            code = client.loop(seconds)  # it looks at the socket alone, not at what was read ahead
+        if code == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            code = client.drain(most)
+        if client.want_write():
+            client.loop_write()
+        if code == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            code = client.loop_misc()
+        intake = client.take(most)
+        if not intake and not client.connected:
+            self._refuse_rival(client.lost)
+            raise BrokerUnavailableError(f"the connection to {self._place.url} was lost: {client.lost or code.name}")
+        return intake
+
+    def confirm(self, arrivals: Iterable[Arrival], released: Iterable[int]) -> None:
+        """Acknowledge *arrivals* and *released*; a connection that was lost meanwhile is no error here."""
+        acks = [_ACK.pack(_PUBACK if a.qos == 1 else _PUBREC, 2, a.packet) for a in arrivals if a.qos]
+        acks += [_ACK.pack(_PUBCOMP, 2, packet) for packet in released]
+        if acks and self._paho.connected:
+            self._paho.send(b"".join(acks))
+
+    def close(self) -> None:
+        """Send what is still to be sent, take leave of the broker (which keeps the session), and disconnect."""
+        client, deadline = self._paho, self._clock.monotonic() + _CLOSE_SECONDS
+        if client.connected:
+            client.disconnect()
+        while client.socket() is not None and self._clock.monotonic() < deadline:
+            if client.loop(0.05) != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                break
+        client.drop()
+
+    def _refuse_rival(self, code: ReasonCode | None) -> None:
+        if code is not None and code.value == _TAKEN_OVER:
+            raise BrokerRefusedError(
+                f"another client has taken our session at {self._place.url}: its name must be ours alone; is the same "
+                "ingest running elsewhere?"
+            )
+
+    def _await(self, what: str, arrived: Callable[[], bool]) -> None:
+        deadline = self._clock.monotonic() + self._options.timeout
+        while not arrived():
+            left = deadline - self._clock.monotonic()
+            code = self._paho.drain(_MOST) or self._paho.loop(max(0.0, min(left, 0.5)))
+            if arrived():
+                return
+            if code != MQTTErrorCode.MQTT_ERR_SUCCESS or left <= 0:
+                why = "it closed the connection" if left > 0 else f"none in {self._options.timeout:g} seconds"
+                self._paho.drop()
+                raise BrokerUnavailableError(f"{self._place.url} gave no {what.removeprefix('an ')}: {why}")
+
+    def _subscription(self, qos: int) -> Any:
+        """What paho takes for a topic. Retained messages come with a new subscription, or not at all."""
+        if self._options.protocol == "3.1.1":
+            return qos
+        return PahoSubscribeOptions(qos=qos, retainHandling=1 if self._options.retained else 2)
+
+
+class _Client(paho.Client):
+    """paho's client without its own acknowledgements: it collects what comes, and what the broker answers."""
+
+    def __init__(self, place: BrokerPlace, client: str, options: SubscribeOptions) -> None:
+        five = options.protocol == "5"
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client,
+            protocol=MQTTProtocolVersion.MQTTv5 if five else MQTTProtocolVersion.MQTTv311,
+            reconnect_on_failure=False,
+            clean_session=None if five else False,
+        )
+        self.arrivals: list[Arrival] = []
+        self.released: list[int] = []
+        self.granted: list[ReasonCode] = []
+        self.begin()
+        self.connect_timeout = options.timeout
+        self.on_connect, self.on_subscribe, self.on_disconnect = _on_connect, _on_subscribe, _on_disconnect
+        self.on_socket_register_write = _no_write  # so that acknowledgements wait for loop_write
+        if place.user:
+            self.username_pw_set(place.user, place.password or None)
+        if place.tls:
+            self.tls_set_context(_tls_context(place))
+        self._skip_retained = not options.retained
+        properties = _connect_properties(options) if five else None
+        start: dict[str, Any] = {"clean_start": False} if five else {}
+        self.connect_async(place.host, place.port, options.keepalive, properties=properties, **start)
+
+    def begin(self) -> None:
+        """Forget the connection before; what it delivered stays."""
+        self._buffer, self._dry = memoryview(b""), False
+        self._bytes = sum(len(arrival.payload) for arrival in self.arrivals)
+        self.welcome: tuple[ReasonCode, bool] | None = None
+        self.connected = False
+        self.lost: ReasonCode | None = None
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether bytes were read that have not been looked at."""
+        return len(self._buffer) > 0
+
+    def has_room(self, most: int) -> bool:
+        """Whether fewer than *most* messages, and not too many bytes, wait to be taken."""
+        return len(self.arrivals) < most and self._bytes < _GROUP_BYTES
+
+    def take(self, most: int) -> Intake:
+        """What has come since the last time, no more than *most* messages of it."""
+        intake = Intake(self.arrivals[:most], self.released)
+        del self.arrivals[:most]
+        self.released, self._bytes = [], sum(len(arrival.payload) for arrival in self.arrivals)
+        return intake
+
+    def drain(self, most: int) -> MQTTErrorCode:
+        """Read what is there, until nothing more is or there is no room for it."""
+        code, self._dry = MQTTErrorCode.MQTT_ERR_SUCCESS, False
+        while not self._dry and code == MQTTErrorCode.MQTT_ERR_SUCCESS and self._sock and self.has_room(most):
+            code = self.loop_read()
+        return code
+
+    def send(self, packets: bytes) -> None:
+        """Send whole *packets* as one."""
+        self._packet_queue(packets[0], packets, 0, 1)
+        self.loop_write()
+
+    def drop(self) -> None:
+        """Close the sockets, whatever state they are in."""
+        self._reset_sockets()
+        self.connected = False
+
+    def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
+        """As paho does it, but closing what cannot be used."""
+        assert self._ssl_context is not None
+        wrapped = self._ssl_context.wrap_socket(tcp_sock, server_hostname=self._host, do_handshake_on_connect=False)
+        try:
+            wrapped.settimeout(self._connect_timeout)
+            wrapped.do_handshake()
+        except BaseException:
+            wrapped.close()
+            raise
+        return wrapped
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        """Bytes from what was read ahead, so that small packets do not cost three calls of the system each."""
+        if not self._buffer:
+            try:
+                self._buffer = memoryview(super()._sock_recv(max(bufsize, _READ_BYTES)))
+            except BlockingIOError:
+                self._dry = True
+                raise
+        taken, self._buffer = self._buffer[:bufsize], self._buffer[bufsize:]
+        return bytes(taken)
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        five = self._protocol == MQTTProtocolVersion.MQTTv5
+        try:
+            arrival = decode_publish(self._in_packet["command"], self._in_packet["packet"], properties=five)
+        except (IndexError, struct.error):
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        if arrival.retained and self._skip_retained:
+            if arrival.qos:
+                self.send(_ACK.pack(_PUBACK if arrival.qos == 1 else _PUBREC, 2, arrival.packet))
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        self.arrivals.append(arrival)
+        self._bytes += len(arrival.payload)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _handle_pubrel(self) -> MQTTErrorCode:
+        if len(self._in_packet["packet"]) < 2:
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self.released.append(int.from_bytes(self._in_packet["packet"][:2], "big"))
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+def decode_publish(command: int, packet: bytes | bytearray, *, properties: bool) -> Arrival:
+    """The message of a PUBLISH packet (MQTT 5 §3.3), its first byte *command* and all after its length in *packet*.
+
+    Its properties say nothing that a log keeps, and none stands for the topic, for we allow no aliases. Raises
+    IndexError or struct.error where the packet is too short.
+    """
+    qos = command >> 1 & 3
+    (length,) = struct.unpack_from("!H", packet)
+    place, number = 2 + length, 0
+    if qos:
+        (number,) = struct.unpack_from("!H", packet, place)
+        place += 2
+    if properties:
+        place = _after_properties(packet, place)
+    if place > len(packet):
+        raise IndexError("the packet ends within its head")
+    topic = packet[2 : 2 + length].decode("utf-8", "replace")
+    return Arrival(topic, bytes(packet[place:]), qos, number, bool(command & 8), bool(command & 1))
+
+
+def _after_properties(packet: bytes | bytearray, place: int) -> int:
+    """Where the properties that begin at *place* end: after their length, seven bits a byte, and that many bytes."""
+    length = shift = 0
+    while True:
+        byte = packet[place]
+        length |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return place + length
+
+
+def _on_connect(client: Any, _data: Any, flags: Any, code: ReasonCode, _properties: Any) -> None:
+    client.welcome = code, flags.session_present
+    client.connected = not code.is_failure
+
+
+def _on_subscribe(client: Any, _data: Any, _mid: int, codes: list[ReasonCode], _properties: Any) -> None:
+    client.granted = list(codes)
+
+
+def _on_disconnect(client: Any, _data: Any, _flags: Any, code: ReasonCode, _properties: Any) -> None:
+    client.connected, client.lost = False, client.lost or code  # the first one says why
+
+
+def _no_write(_client: Any, _data: Any, _socket: Any) -> None:
+    pass
+
+
+def _connect_properties(options: SubscribeOptions) -> Any:
+    properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.SessionExpiryInterval = options.expiry
+    properties.ReceiveMaximum = options.in_flight
+    properties.MaximumPacketSize = options.max_payload + _HEAD_BYTES
+    return properties
+
+
+def _tls_context(place: BrokerPlace) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=place.tls_ca or None)
+        if place.tls_certificate:
+            context.load_cert_chain(place.tls_certificate, place.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise IngestInputError(f"the certificates of {place.url} cannot be used: {error}") from error
+    return context

@@ -1,0 +1,55 @@
+"""What is asked of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from millstream.ingest.errors import IngestInputError
+
+Protocol = Literal["5", "3.1.1"]
+"""A version of MQTT."""
+
+MOST_IN_FLIGHT = 65_535
+
+
+class SubscribeOptions(msgspec.Struct, frozen=True):
+    """The subscription: *topics* (filters, with ``+`` and ``#``) at ``qos``, in a session that outlives connections.
+
+    ``protocol`` 5 bounds what is under way to ``in_flight`` messages, payloads to ``max_payload`` bytes, and keeps the
+    session for ``expiry`` seconds after we have gone; under 3.1.1 the broker decides all three. ``retained`` says
+    whether messages that it kept from before are wanted. ``keepalive`` and ``timeout`` are seconds.
+    """
+
+    topics: tuple[str, ...]
+    qos: Literal[0, 1, 2] = 1
+    protocol: Protocol = "5"
+    in_flight: int = 1000
+    max_payload: int = 1 << 20
+    expiry: int = 7 * 86_400
+    retained: bool = True
+    keepalive: int = 60
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        for topic in self.topics:
+            _check_filter(topic)
+        if not self.topics:
+            raise IngestInputError("name at least one topic to subscribe to")
+        if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
+            raise IngestInputError(f"{self.in_flight} messages in flight: choose 1 to {MOST_IN_FLIGHT:,}")
+
+    @property
+    def wanted(self) -> Mapping[str, int]:
+        """The topics with their QoS."""
+        return dict.fromkeys(self.topics, self.qos)
+
+
+def _check_filter(topic: str) -> None:
+    """Refuse what no broker would take (MQTT 5 §4.7)."""
+    levels = topic.split("/")
+    wrong = not topic or "\0" in topic or len(topic.encode()) > 65_535 or "#" in levels[:-1]
+    if wrong or any(set("+#") & set(level) and len(level) > 1 for level in levels):
+        raise IngestInputError(f"{topic[:200]!r} is no topic filter: '+' stands for one level, '#' for all at the end")

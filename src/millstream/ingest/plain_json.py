@@ -1,0 +1,53 @@
+"""Plain JSON: one record a message, its source, key, time and value where the user says they are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.core.message import Message
+from millstream.ingest.arrival import Arrival
+from millstream.ingest.errors import IngestInputError, MalformedError
+from millstream.ingest.json_members import check_json
+from millstream.ingest.moments import Unit, read_moment
+from millstream.ingest.selectors import Selector, parse_selector
+
+
+class PlainJson(msgspec.Struct, frozen=True):
+    """Makes a record of a message: by default, one on the topic ``fleet/pump-7/temperature`` is of the source
+    ``fleet/pump-7`` and has the key ``temperature``; its body is the payload, and its time the member ``time`` of that.
+
+    Without a ``time`` in the payload the record happened when the log takes it. Counts are in ``unit``. Raises
+    :class:`IngestInputError` where the time or the value is looked for in the topic.
+    """
+
+    source: Selector = parse_selector("topic/:-1")
+    key: Selector = parse_selector("topic/-1")
+    time: Selector = parse_selector("$.time")
+    value: Selector = parse_selector("$")
+    unit: Unit = "s"
+
+    def __post_init__(self) -> None:
+        if self.time.levels is not None or self.time.is_payload:
+            raise IngestInputError(f"the time is a member of the payload, such as $.time, not {self.time.text!r}")
+        if self.value.levels is not None:
+            raise IngestInputError(f"the value is the payload ($) or a member of it, not {self.value.text!r}")
+
+    def __call__(self, arrival: Arrival) -> list[Message]:
+        """The one record of *arrival*. Raises :class:`MalformedError`."""
+        raw = None if _is_bare(arrival.payload) else self.time.find(arrival)
+        time = None if raw is None else read_moment(raw, self.unit)
+        return [Message(self._body(arrival), self.key.name(arrival), self.source.name(arrival), time)]
+
+    def _body(self, arrival: Arrival) -> bytes:
+        if self.value.is_payload:
+            check_json(arrival.payload)
+            return arrival.payload
+        raw = self.value.find(arrival)
+        if raw is None:
+            raise MalformedError("member", f"the payload has no {self.value.text}")
+        return bytes(raw)
+
+
+def _is_bare(payload: bytes) -> bool:
+    """Whether *payload* is a bare value such as ``21.5``, which has no members to look for a time in."""
+    return payload.lstrip()[:1] not in (b"{", b"")

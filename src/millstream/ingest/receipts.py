@@ -1,0 +1,140 @@
+"""What was received in a session under QoS 2 and not released yet, so that it is stored exactly once.
+
+Under QoS 2 the broker may send a message again until it has our PUBREC, and gives its packet identifier to another one
+only after our PUBCOMP. So a message is stored before its PUBREC is sent, and its identifier is kept from then until the
+broker releases it (PUBREL). It is kept in two places, each written in one piece: a record carries the identifier of its
+message in a header from the commit that stored it, and this file lists what was unreleased at a place in the log. The
+file is written before a PUBCOMP is sent, and where it is read again the records behind that place are looked through.
+Wherever the process dies, the two together know every identifier that the broker may still use for an old message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow.compute as pc
+
+from millstream.core.durable import write_durably
+from millstream.core.message import Message
+from millstream.ingest.arrival import Arrival
+from millstream.ingest.errors import ReceiptsError
+from millstream.log import Log
+
+PACKET_HEADER = "mqtt-packet"
+"""The header of the first record of a message under QoS 2: its packet identifier in decimal digits."""
+
+
+class Session(msgspec.Struct, frozen=True):
+    """The file: who we are to the broker, what we subscribed to, and the unreleased identifiers at places of logs."""
+
+    client: str
+    topics: Mapping[str, int] = {}
+    held: tuple[int, ...] = ()
+    places: Mapping[str, int] = {}
+
+
+class Receipts:
+    """The receipts of one session, kept in the file *path* and in the headers of *logs*.
+
+    *client* is the name under which the broker knows us; without one it is that in the file, else what *make_name*
+    gives. Raises :class:`ReceiptsError` where the file is damaged, and the errors of the log.
+    """
+
+    def __init__(self, path: Path, logs: Sequence[Log], *, client: str = "", make_name: Callable[[], str]) -> None:
+        self._path, self._logs = path, logs
+        kept = _read(path)
+        if kept is None or client not in ("", kept.client):
+            self._session, self._held = Session(client or make_name()), set[int]()
+        else:
+            self._session, self._held = kept, set(kept.held)
+            for log in logs if 2 in kept.topics.values() else ():
+                self._held.update(_packets_in(log, kept.places.get(log.name, 0)))
+        self._write()
+
+    @property
+    def client(self) -> str:
+        """Our name in this session."""
+        return self._session.client
+
+    @property
+    def topics(self) -> Mapping[str, int]:
+        """What we subscribed to in this session, with its QoS."""
+        return self._session.topics
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The identifiers of stored messages that the broker has not released."""
+        return frozenset(self._held)
+
+    def begin(self) -> None:
+        """The broker knows of no session, so it has nothing under way: forget what was subscribed and received."""
+        self._held.clear()
+        self._session = msgspec.structs.replace(self._session, topics={})
+        self._write()
+
+    def subscribed(self, topics: Mapping[str, int]) -> None:
+        """From now on *topics* are what is subscribed in this session."""
+        self._session = msgspec.structs.replace(self._session, topics=dict(topics))
+        self._write()
+
+    def is_stored(self, arrival: Arrival) -> bool:
+        """Whether *arrival* was stored before, and the broker just has not heard of it.
+
+        One that the broker sends for the first time is another message, whatever its identifier: the broker lost its
+        own memory then, and what is unknown is kept rather than lost.
+        """
+        return arrival.qos == 2 and arrival.again and arrival.packet in self._held
+
+    def stored(self, packets: Iterable[int]) -> None:
+        """The messages of *packets* are in the log, durably, and carry their identifiers."""
+        self._held.update(packets)
+
+    def release(self, packets: Iterable[int]) -> None:
+        """The broker has released *packets*: forget them, durably, before it is told so."""
+        self._held.difference_update(packets)
+        self._write()
+
+    def _write(self) -> None:
+        places = {log.name: log.last_id for log in self._logs}
+        self._session = msgspec.structs.replace(self._session, held=tuple(sorted(self._held)), places=places)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self._path, msgspec.json.format(msgspec.json.encode(self._session)) + b"\n")
+
+
+def marked(messages: Sequence[Message], arrival: Arrival) -> Sequence[Message]:
+    """*messages* with the packet identifier of *arrival* on the first, where it will be needed, and its kind."""
+    headers: list[tuple[str, bytes]] = []
+    if arrival.qos == 2:
+        headers.append((PACKET_HEADER, b"%d" % arrival.packet))
+    if arrival.retained:
+        headers.append(("mqtt-retained", b"1"))
+    if not headers or not messages:
+        return messages
+    first = messages[0]
+    return [msgspec.structs.replace(first, headers=(*first.headers, *headers)), *messages[1:]]
+
+
+def _packets_in(log: Log, after: int) -> set[int]:
+    """The identifiers in the headers of the records of *log* after the id *after*."""
+    if after >= log.last_id:
+        return set()
+    found: set[int] = set()
+    for batch in log.read(after + 1, columns=["headers"]):
+        headers = batch.arrow.column("headers").flatten()
+        packets = headers.field("value").filter(pc.equal(headers.field("name"), PACKET_HEADER))
+        found.update(map(int, packets.to_pylist()))
+    return found
+
+
+def _read(path: Path) -> Session | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Session)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ReceiptsError(
+            f"{path} is no record of a session: {error}. Without it messages under way may be stored twice, and the "
+            "subscription is made anew: move it away to go on like that"
+        ) from error

@@ -1,0 +1,86 @@
+"""Thin Edge JSON: measurements, events and alarms on ``te/…`` topics, measurements on ``tedge/measurements``.
+
+A message with several measurements becomes several records, for a batch holds one value a key and two messages may
+share some of their measurements only. Their bodies are the values as they were written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from millstream.core.message import Message
+from millstream.ingest.arrival import Arrival
+from millstream.ingest.errors import MalformedError
+from millstream.ingest.json_members import is_number, members_of, text_of
+from millstream.ingest.moments import read_moment
+
+_MAIN = "device/main//"
+_CHANNELS = {"m": "measurement", "e": "event", "a": "alarm"}
+
+
+class _Topic(NamedTuple):
+    """Whose message it is (an entity of four levels), its channel, and its type (empty where the topic has none)."""
+
+    source: str
+    channel: str
+    type: str
+
+
+def is_thin_edge(topic: str) -> bool:
+    """Whether *topic* is one of thin-edge's."""
+    return topic.startswith(("te/", "tedge/measurements/")) or topic == "tedge/measurements"
+
+
+def thin_edge(arrival: Arrival) -> list[Message]:
+    """The records of *arrival*, under the entity as source.
+
+    A measurement has the key ``type/name`` (``name`` where it has no type) and the value, or the object of a group of
+    values, as its body; an event or alarm has the key ``e/type`` or ``a/type`` and the whole payload as its body.
+    Raises :class:`MalformedError`.
+    """
+    topic = _topic(arrival.topic)
+    if topic.channel == "m":
+        return _measurements(topic, arrival)
+    members = members_of(arrival.payload) if arrival.payload else {}  # no payload at all clears an alarm
+    time = read_moment(members["time"]) if "time" in members else None
+    return [Message(arrival.payload, f"{topic.channel}/{topic.type}", topic.source, time)]
+
+
+def _topic(topic: str) -> _Topic:
+    levels = topic.split("/")
+    if levels[0] == "tedge":
+        if len(levels) > 3 or "" in levels:
+            raise MalformedError("topic", "measurements come on tedge/measurements or tedge/measurements/CHILD")
+        return _Topic(f"device/{levels[2]}//" if len(levels) == 3 else _MAIN, "m", "")
+    if len(levels) != 7 or levels[5] not in _CHANNELS:
+        kinds = ", ".join(f"{name} ({kind}s)" for name, kind in _CHANNELS.items())
+        raise MalformedError(
+            "topic", f"not te/ENTITY/CHANNEL/TYPE with an entity of four levels and a channel of {kinds}"
+        )
+    return _Topic("/".join(levels[1:5]), levels[5], levels[6])
+
+
+def _measurements(topic: _Topic, arrival: Arrival) -> list[Message]:
+    members = members_of(arrival.payload)
+    raw_time, raw_type = members.pop("time", None), members.pop("type", None)
+    time = None if raw_time is None else read_moment(raw_time)
+    kind = topic.type or ("" if raw_type is None else text_of(raw_type, "the type"))
+    if not members:
+        raise MalformedError("empty", "the message has no measurement")
+    return [
+        Message(_checked(name, raw), f"{kind}/{name}" if kind else name, topic.source, time)
+        for name, raw in members.items()
+    ]
+
+
+def _checked(name: str, raw: msgspec.Raw) -> bytes:
+    """The text of a value or a group of values. A group holds numbers only, one level of them."""
+    text = bytes(raw)
+    if is_number(raw):
+        return text
+    values = members_of(raw, f"{name!r} is no number, and") if text[:1] == b"{" else {}
+    if not values or not all(map(is_number, values.values())):
+        raise MalformedError("value", f"{name!r} is neither a number nor a group of numbers")
+    return text

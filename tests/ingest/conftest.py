@@ -1,0 +1,126 @@
+"""A real broker, and an ingest from it that runs in this process until something has come."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from millstream.core.clock import SystemClock
+from millstream.core.collector import Collector
+from millstream.ingest import Receipts, parse_broker, shape_named
+from millstream.ingest.options import SubscribeOptions
+from millstream.log import LogSpec, open_store
+from millstream.testing import services
+
+DEADLINE = 60.0
+
+
+@contextlib.contextmanager
+def broker(start):
+    """What *start* starts; a skipped test that says what to install (in CI: a failed one) where it is missing."""
+    with contextlib.ExitStack() as stack:
+        try:
+            if importlib.util.find_spec("paho") is None:
+                raise services.ServiceMissingError("the MQTT client is not installed: pip install 'millstream[mqtt]'")
+            server = stack.enter_context(start())
+        except services.ServiceMissingError as error:
+            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mosquitto():
+    """A broker that all tests share; each has topics and a client of its own."""
+    with broker(lambda: services.running("mosquitto")) as server:
+        yield server
+
+
+@pytest.fixture
+def careful_mosquitto():
+    """A broker of one's own, that saves every change and may be killed."""
+    with broker(lambda: services.private("mosquitto-careful")) as server:
+        yield server
+
+
+class Harness:
+    """An ingest into logs in *folder*, again and again in the same session."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url, self.clock = folder, url, SystemClock()
+        self.said: list[str] = []
+        self.figures = Collector()
+        self.store = open_store(f"sqlite:///{folder / 'log.db'}")
+        self.log = self.store.log(LogSpec("in"))
+        self.rejects = self.store.log(LogSpec("in.rejects"))
+
+    def run(self, until, *topics, qos=1, shape=None, client="", seconds=DEADLINE, **options):
+        """Ingest until *until* says so, or for so many *seconds*."""
+        from millstream.ingest.connection import Connection
+        from millstream.ingest.loop import MqttIngest
+
+        wanted = SubscribeOptions(topics, qos, **options)
+        end = self.clock.monotonic() + seconds
+        with self.log.writer() as records, self.rejects.writer() as rejects:
+            receipts = Receipts(
+                self.folder / "session.json",
+                [self.log, self.rejects],
+                client=client,
+                make_name=lambda: f"test-{os.getpid()}-{self.folder.name}",
+            )
+            connection = Connection(parse_broker(self.url), receipts.client, wanted, self.clock)
+            loop = MqttIngest(
+                connection,
+                receipts,
+                wanted,
+                shape=shape or shape_named("auto"),
+                records=records,
+                rejects=rejects,
+                clock=self.clock,
+                metrics=self.figures,
+                say=self.said.append,
+            )
+            loop.run(lambda: until() or self.clock.monotonic() > end)
+        return receipts
+
+    def subscribe(self, *topics, **options):
+        """Make the session, and leave it."""
+        return self.run(lambda: bool(self.said), *topics, **options)
+
+    def during(self, action, done, *topics, **options):
+        """Ingest; do *action* once the broker has let us in; go on until *done*."""
+        acted = []
+
+        def until():
+            if self.said and not acted:
+                acted.append(action())
+            return bool(acted) and done()
+
+        return self.run(until, *topics, **options)
+
+    def take(self, count, *topics, **options):
+        """Ingest until so many messages were taken, counting redelivered ones."""
+        before = self.taken
+        receipts = self.run(lambda: self.taken >= before + count, *topics, **options)
+        assert self.taken >= before + count, f"only {self.taken - before} of {count} messages came"
+        return receipts
+
+    @property
+    def taken(self):
+        return self.figures.figures().by_label("ingest_messages_total", "").get("", 0)
+
+    def records(self):
+        return [message for batch in self.log.read() for message in batch]
+
+    def aside(self):
+        return [message for batch in self.rejects.read() for message in batch]
+
+
+@pytest.fixture
+def harness(tmp_path, mosquitto):
+    found = Harness(tmp_path, mosquitto.url)
+    yield found
+    found.store.close()

@@ -1,0 +1,123 @@
+"""Processes die: the ingest between append and acknowledgement, and the broker. What is promised holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millstream.batching import BatchConfig, Batcher
+from millstream.batching.messages import event_of
+from millstream.log import LogSpec, open_store
+from millstream.testing.mqtt import publish
+
+from .conftest import Harness
+
+CHILD = Path(__file__).parent / "children" / "ingest.py"
+SECOND = 1_000_000
+
+
+def start(url, folder, qos, where="never", turn=0):
+    command = [sys.executable, str(CHILD), url, str(folder), f"{folder.name}/#", str(qos), where, str(turn)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def until_quiet(child):
+    """Let *child* go on until the broker has nothing more for it; then end it."""
+    quiet = 0
+    while quiet < 2 and (line := child.stdout.readline()):
+        quiet = quiet + 1 if line == "0\n" else 0
+    child.kill()
+    child.communicate()
+
+
+def stored(folder):
+    with open_store(f"sqlite:///{folder / 'log.db'}", read_only=True) as store:
+        return [message for batch in store.log(LogSpec("in")).read() for message in batch]
+
+
+def numbers(messages):
+    return [json.loads(message.body)["n"] for message in messages]
+
+
+def sent(root, count, first=0):
+    return [(f"{root}/pump/level", b'{"time":%d,"n":%d}' % (1000 + n, n)) for n in range(first, first + count)]
+
+
+@pytest.mark.parametrize(("where", "qos"), [("between", 1), ("before", 2), ("between", 2), ("after", 2)])
+def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto, tmp_path, where, qos):
+    Harness(tmp_path, mosquitto.url).subscribe(f"{tmp_path.name}/#", qos=qos, client=f"crash-{tmp_path.name}")
+    publish(mosquitto.url, sent(tmp_path.name, 200), qos)
+    for turn in (2, 1):
+        child = start(mosquitto.url, tmp_path, qos, where, turn)
+        child.communicate(timeout=60)
+        assert child.returncode == -9
+    until_quiet(start(mosquitto.url, tmp_path, qos))
+    messages = stored(tmp_path)
+    assert sorted(set(numbers(messages))) == list(range(200))
+    if qos == 2:
+        assert numbers(messages) == list(range(200))  # each once, and in order
+    elif where == "between":
+        assert len(messages) > 200
+    rules = BatchConfig(10 * SECOND, 2**60)
+    batcher = Batcher.of(rules)
+    outcomes = [batcher.receive_many(list(map(event_of, messages))), batcher.flush()]
+    batched = [number for outcome in outcomes for batch in outcome.batches for number in batch.events]
+    refused = [reject.reason for outcome in outcomes for reject in outcome.rejects]
+    assert sorted(numbers([messages[number - 1] for number in batched])) == list(range(200))
+    assert refused == ["duplicate"] * (len(messages) - 200)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_p2_under_exactly_once_an_ingest_killed_at_any_moment_stores_each_message_once(mosquitto, tmp_path, size):
+    """The child is killed at random moments while the broker is fed, and packet identifiers come round again."""
+    rounds, each = (60, 3000) if size == "long" else (4, 400)
+    draw = random.Random(5)
+    Harness(tmp_path, mosquitto.url).subscribe(f"{tmp_path.name}/#", qos=2, client=f"crash-{tmp_path.name}")
+    for number in range(rounds):
+        publish(mosquitto.url, sent(tmp_path.name, each, number * each), 2)
+        child = start(mosquitto.url, tmp_path, 2, draw.choice(["before", "between", "after"]), draw.randint(2, 15))
+        child.communicate(timeout=120)
+        assert child.returncode == -9
+    until_quiet(start(mosquitto.url, tmp_path, 2))
+    assert numbers(stored(tmp_path)) == list(range(rounds * each))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_p2_what_a_killed_broker_had_on_its_disk_comes_when_it_is_back(careful_mosquitto, tmp_path, qos):
+    harness = Harness(tmp_path, careful_mosquitto.url)
+    harness.subscribe(f"{tmp_path.name}/#", qos=qos)
+    publish(harness.url, sent(tmp_path.name, 100), qos)
+    harness.take(40, f"{tmp_path.name}/#", qos=qos, in_flight=20)
+    careful_mosquitto.kill()
+    careful_mosquitto.start()
+    harness.run(lambda: set(numbers(harness.records())) == set(range(100)), f"{tmp_path.name}/#", qos=qos)
+    assert sorted(set(numbers(harness.records()))) == list(range(100))
+    harness.store.close()
+
+
+def test_an_ingest_outlives_its_broker_and_goes_on_with_the_next_one(careful_mosquitto, tmp_path):
+    harness = Harness(tmp_path, careful_mosquitto.url)
+    killed = []
+
+    def until():
+        if not harness.said:
+            return False
+        if not killed:
+            publish(harness.url, sent(tmp_path.name, 10))
+            killed.append(careful_mosquitto.kill())
+        elif len(killed) == 1 and any("was lost" in said for said in harness.said):
+            killed.append(careful_mosquitto.start())
+        elif len(killed) == 2 and harness.said[-1].startswith("connected"):
+            killed.append(publish(harness.url, sent(tmp_path.name, 10, 10)))
+        return len(killed) == 3 and 19 in numbers(harness.records())
+
+    harness.run(until, f"{tmp_path.name}/#")
+    assert set(numbers(harness.records())) >= set(range(10, 20))
+    assert harness.figures.figures().by_label("ingest_connections_total", "")[""] >= 2
+    harness.store.close()
