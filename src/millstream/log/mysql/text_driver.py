@@ -1,4 +1,4 @@
-"""MariaDB and MySQL through PyMySQL: pure Python, values written into the text of a statement."""
+"""MariaDB and MySQL through PyMySQL: pure Python; values stand in the text of a statement, unless they are large."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pymysql.constants import CLIENT, CR
 
 from millstream.log.database.driver import ANSWER_SECONDS, CONNECT_SECONDS, ServerError, Value
 from millstream.log.mysql.place import Place
+from millstream.log.mysql.prepared import Prepared
+
+_LARGE = 1024  # bytes; a statement with such a value is worth preparing
 
 
 class TextConnection:
@@ -19,9 +22,13 @@ class TextConnection:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self._prepared = Prepared(connection)
 
     def execute(self, statement: str, *values: Value) -> int:
-        return self.execute_bytes(bound(statement, values))
+        if not any(isinstance(value, bytes) and len(value) >= _LARGE for value in values):
+            return self.execute_bytes(bound(statement, values))
+        with numbered():
+            return self._prepared.execute(statement, values)
 
     def execute_bytes(self, statement: bytes) -> int:
         """Like :meth:`execute`, for a statement whose values are in its text already."""
