@@ -17,6 +17,7 @@ from millstream.log import (
     LogSpec,
     LogStore,
     StorageBusyError,
+    StorageFullError,
     StorageReadOnlyError,
     StorageUnavailableError,
     WriterFailedError,
@@ -219,6 +220,28 @@ def test_a_statement_that_takes_too_long_is_tried_again(postgres_database: str) 
         holder.execute("COMMIT")
         writer.durable(ids.last, timeout=60)
     holder.close()
+
+
+FULL = [("mysql", "INSERT INTO blocks", 1114), ("mysql", "COMMIT", 1021), ("postgresql", "WITH moved", "53100")]
+
+
+@pytest.mark.parametrize(("kind", "step", "code"), FULL)
+def test_a_server_whose_disk_is_full_stops_the_writer_and_the_next_one_goes_on(
+    kind: str, step: str, code: Code, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("database" if kind == "mysql" else "postgres_database")
+    with faulty_store(url) as (store, driver):
+        log = store.log(SPEC)
+        writer = log.writer()
+        writer.append([b"before"])
+        driver.faults.append(Fault(step, "before", code))
+        with pytest.raises(WriterFailedError, match="free some space on the server") as caught:
+            writer.append([b"in"])
+        assert isinstance(caught.value.__cause__, StorageFullError)
+        writer.close()
+        with log.writer() as writer:
+            assert writer.append([b"after"]) == IdRange(2, 2)
+        assert [m.body for batch in log.read() for m in batch] == [b"before", b"after"]
 
 
 def end_sessions(url: str) -> None:

@@ -1,0 +1,169 @@
+"""Real processes on a disk that forgets what was not synced, fails, is slow, or is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.log import LogSpec, open_store
+from millstream.testing.disk import DiskFaults, Recording, build_shim
+from millstream.testing.services import ServiceMissingError
+from millstream.testing.torture import LOG
+from millstream.testing.torture.checks import check_confirmed, read_confirmed
+from millstream.testing.torture.writer import FAILED
+
+HERE = Path(__file__).parent
+WRITER = "millstream.testing.torture.writer"
+PACKS, PACK = 16, 20
+
+Scenario = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that stands between a process and its disk."""
+    try:
+        return build_shim(tmp_path_factory.mktemp("shim"))
+    except ServiceMissingError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+# The power is lost
+
+
+@pytest.fixture(scope="session")
+def recording(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recording]:
+    """What a writer to SQLite did to its disk, through a checkpoint in the middle and one at the end."""
+    folder = tmp_path_factory.mktemp("recorded")
+    store, journal = folder / "store", folder / "journal"
+    store.mkdir()
+    environment = DiskFaults(store, journal).environment(shim)
+    subprocess.run(
+        [sys.executable, str(HERE / "recorded_writer.py"), str(store), str(PACKS)], env=environment, check=True
+    )
+    return store, Recording(journal)
+
+
+def test_the_recording_has_what_the_process_left(recording: tuple[Path, Recording], tmp_path: Path) -> None:
+    store, recorded = recording
+    assert {change.kind for change in recorded.changes} == {"w", "t", "u", "s", "e"}
+    recorded.image(tmp_path, store, len(recorded.changes), random.Random(0))
+    assert (tmp_path / "log.db").read_bytes() == (store / "log.db").read_bytes()
+    assert not (tmp_path / "log.db-wal").exists()
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_p2_durability_nothing_confirmed_is_lost_when_the_power_is(
+    recording: tuple[Path, Recording], share: float, seed: int
+) -> None:
+    store, recorded = recording
+    moment = round(share * len(recorded.changes))
+    notes = [change.data for change in recorded.changes[:moment] if change.path.name == "confirmed"]
+    confirmed = int(notes[-1]) if notes else 0
+    with tempfile.TemporaryDirectory(prefix="millstream-power-") as name:
+        folder = Path(name)
+        recorded.image(folder, store, moment, random.Random(seed))
+        with open_store(f"sqlite:///{folder / 'log.db'}") as opened:
+            log = opened.log(LogSpec("weather"))
+            with log.writer("p") as writer:
+                found = [message.body.split(b" ", 2)[:2] for batch in log.read() for message in batch]
+                assert found == [[b"%d" % (n // PACK + 1), b"%d" % (n % PACK)] for n in range(len(found))]
+                assert len(found) == PACK * writer.sequence
+                assert writer.sequence in {confirmed, confirmed + 1}
+                writer.append([b"next"])
+            assert log.verify().ok
+
+
+# A sync fails, or takes long
+
+
+@pytest.mark.parametrize(("scheme", "number"), [("sqlite", 16), ("sqlite", 29), ("segments", 20), ("segments", 29)])
+def test_a_sync_that_fails_stops_the_writer_and_what_was_confirmed_is_on_the_disk(
+    shim: Path, tmp_path: Path, scheme: str, number: int
+) -> None:
+    """The kernel forgets what it could not write: whoever syncs again and goes on has confirmed what is lost."""
+    folder, journal, image = tmp_path / "store", tmp_path / "journal", tmp_path / "image"
+    folder.mkdir()
+    done = _write(f"{scheme}:///{folder / 'log'}", DiskFaults(folder, journal, fail_sync=number).environment(shim))
+    assert done.returncode == FAILED, done.stderr
+    assert "open a new one" in done.stderr
+    recorded = Recording(journal)
+    assert max(step.offset for step in recorded.changes if step.kind == "s") < number + 6, "it gave up"
+    if scheme == "segments":
+        image = folder  # what is beyond the pointer there is cut off by the next writer
+    else:
+        recorded.image(image, folder, len(recorded.changes), random.Random(0))
+    with open_store(f"{scheme}:///{image / 'log'}") as store:
+        log = store.log(LogSpec(LOG), create=False)
+        confirmed = read_confirmed(1, done.stdout.splitlines())
+        assert list(check_confirmed(log, confirmed)) == []
+        with log.writer() as writer:
+            assert writer.append([b"after"]) is not None
+        assert log.verify().ok
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "segments"])
+def test_a_disk_that_is_slower_than_the_lease_loses_nothing(shim: Path, tmp_path: Path, scheme: str) -> None:
+    url = f"{scheme}:///{tmp_path / 'log'}"
+    environment = DiskFaults(tmp_path, slow_ms=200).environment(shim)
+    with open_store(url) as store:
+        log = store.log(LogSpec(LOG))
+        done = _write(url, environment, seconds=4, lease=0.3)
+        confirmed = read_confirmed(1, done.stdout.splitlines())
+        assert confirmed
+        assert list(check_confirmed(log, confirmed)) == []
+        assert log.verify().ok
+
+
+def _write(
+    url: str, environment: dict[str, str], seconds: float = 20, lease: float = 15
+) -> subprocess.CompletedProcess[str]:
+    """A writer that ends by itself, or is killed after *seconds*."""
+    command = [sys.executable, "-m", WRITER, url, "1", "50", str(lease), "1"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, output[: output.rfind("\n") + 1], errors)
+
+
+# The disk is full
+
+
+@pytest.mark.parametrize(("scheme", "kind"), [("sqlite", "bytes"), ("segments", "bytes"), ("segments", "files")])
+def test_a_full_disk_stops_the_writer_and_once_there_is_room_the_next_one_goes_on(
+    tmp_path: Path, scheme: str, kind: str
+) -> None:
+    options = "size=10m" if kind == "bytes" else "size=100m,nr_inodes=40"
+    script = f'mount -t tmpfs -o {options} disk "$0" && exec "$@"'
+    command = ["unshare", "-rm", "sh", "-c", script, str(tmp_path), sys.executable, str(HERE / "full_disk.py")]
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
+        pytest.skip("this machine gives nobody a disk of his own: unshare -rm fails")
+    done = subprocess.run(
+        [*command, str(tmp_path), scheme, kind], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["cause"] == "StorageFullError"
+    assert "free some" in found["told"]
+    assert found["confirmed"] > 0
+    assert found["readable"] == found["last_before"] == found["confirmed"], "nothing of the failed commit is there"
+    assert found["last_after"] == found["confirmed"] + 10
+    assert found["ok_while_full"]
+    assert found["ok"]
