@@ -97,6 +97,15 @@ def test_without_flush_the_last_batches_stay_open(
     assert 0 < job.record.counts["open"] < 100
 
 
+def test_a_job_that_closed_everything_has_nothing_to_hand_over(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
+) -> None:
+    write_log(log_url, "untidy", untidy(10, 50))
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules, flush=True)
+    with pytest.raises(PipelineError, match="closed every batch"):
+        job.snapshot()
+
+
 def test_a_finished_job_is_not_run_again_and_an_unfinished_one_is(
     spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
 ) -> None:

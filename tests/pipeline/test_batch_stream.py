@@ -24,6 +24,7 @@ from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.jobs.batch import hand_over, run_batch
 from millstream.pipeline.jobs.checkpoint import read_progress
 from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 from millstream.pipeline.source import follow_log
@@ -130,6 +131,34 @@ def test_a_stream_whose_checkpoint_others_have_overtaken_begins_from_the_state_t
     assert run_stream(spark, plan, available_now=True).position == len(messages)
     serve(log_url, tmp_path / "alone.state")
     assert written(log_url, plan.output) == written(log_url, "service")
+
+
+@pytest.mark.parametrize("next_host", ["stream", "service"])
+def test_p5_history_hands_what_is_open_over_to_the_stream_or_the_service(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, next_host: str
+) -> None:
+    messages, plan = in_order(untidy(7, 900)), plan_of(tmp_path, log_url)
+    write_log(log_url, "untidy", messages[:500])
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", RULES.default, flush=False)
+    with open_store(log_url) as store:
+        hand_over(job, store.log(LogSpec("batches")), plan.state)
+        with pytest.raises(PipelineInputError, match="have begun already"):
+            hand_over(job, store.log(LogSpec("batches")), plan.state)
+    write_log(log_url, "untidy", messages[500:])
+    if next_host == "stream":
+        run_stream(spark, plan, available_now=True)
+    else:
+        serve(log_url, plan.state, plan.output)
+    serve(log_url, tmp_path / "alone.state")
+    before = [(batch.batch, batch.header.closed_at) for batch in job.batches()]
+    after = [(key, json.loads(body)["closed_at"]) for body, key, _ in written(log_url, plan.output) if key]
+    expected = [(key, json.loads(body)["closed_at"]) for body, key, _ in written(log_url, "service") if key]
+    assert sorted(before + after) == sorted(expected)
+    assert before
+    assert after
+    refused = [json.loads(body)["rejected"] for body, key, _ in written(log_url, plan.output) if not key]
+    everyone = [json.loads(body)["rejected"] for body, key, _ in written(log_url, "service") if not key]
+    assert sorted([reject.rejected for reject in job.rejects()] + refused) == sorted(everyone)
 
 
 STREAM = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.anchoring.records import encode_batch
-from millstream.batching import BatchConfig
+from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Rulebook
 from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.core.message import Message, to_arrow
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs import feeding
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA, Feeder, batch_part
+from millstream.pipeline.sharding import shares_of, write_share
 from millstream.testing.batching import plain_batches
 
 Untidy = Callable[..., list[Message]]
@@ -25,12 +26,31 @@ def numbered(messages: Sequence[Message]) -> list[Message]:
     return [msgspec.structs.replace(message, id=number) for number, message in enumerate(messages, 1)]
 
 
-def feed(messages: Sequence[Message], rules: BatchConfig, chunk: int, *, flush: bool = True) -> pa.Table:
-    """The output of one task that is given *messages*, sorted as Spark sorts them, in parts of *chunk* rows."""
-    ordered = sorted(messages, key=lambda m: (m.source, m.received_at, m.id))
-    parts = [to_arrow(ordered[start : start + chunk]) for start in range(0, len(ordered), chunk)]
+def shares(messages: Sequence[Message], chunk: int, *, whole: bool = True) -> Iterator[pa.RecordBatch]:
+    """The shares of *messages* as Spark sorts those of one shard, each of *chunk* messages in order of receipt."""
+    ordered = sorted(messages, key=lambda m: (m.received_at, m.id))
+    for start in range(0, len(ordered), chunk):
+        part = ordered[start : start + chunk]
+        for shard, share in shares_of(to_arrow(part), 1, whole=whole):
+            yield pa.RecordBatch.from_pydict(
+                {"shard": [shard], "received_from": [part[0].received_at], "share": [write_share(share)]}
+            )
+
+
+def feed(
+    messages: Sequence[Message], rules: BatchConfig, chunk: int, *, flush: bool = True, whole: bool = True
+) -> pa.Table:
+    """The output of one task that is given *messages* in shares of *chunk*, without the snapshot."""
     bound = max(message.received_at or 0 for message in messages)
-    return pa.Table.from_batches(batch_part(parts, rules, bound, flush=flush), BATCH_SCHEMA)
+    parts = batch_part(shares(messages, chunk, whole=whole), Rulebook(rules), bound, flush=flush, whole=whole)
+    rows = pa.Table.from_batches(parts, BATCH_SCHEMA)
+    return rows.filter(rows["snapshot"].is_null())
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a few messages, so that there are many."""
+    monkeypatch.setattr(feeding, "STEP_ROWS", 40)
 
 
 @given(seed=st.integers(0, 1 << 32), chunk=st.sampled_from([1, 7, 100, 5000]), count=st.integers(1, 300))
@@ -68,29 +88,80 @@ def test_p6_every_message_is_in_one_batch_or_refused_or_still_open(
 
 def test_only_messages_of_open_batches_are_held(untidy: Untidy, rules: BatchConfig) -> None:
     messages = sorted(numbered(untidy(1, 5000, sources=1)), key=lambda m: (m.received_at, m.id))
-    feeder, most = Feeder("station-0", rules), 0
+    feeder, most = Feeder(Rulebook(rules), whole=True), 0
     for start in range(0, len(messages), 100):
-        for _ in feeder.feed(messages[start : start + 100]):
+        part = messages[start : start + 100]
+        for _ in feeder.step([pa.Table.from_batches([to_arrow(part)])], part[-1].received_at or 0):
             pass
         most = max(most, feeder.waiting)
     assert most < 300
 
 
-def test_messages_out_of_order_are_refused(rules: BatchConfig) -> None:
-    first, second = (Message(b"", "k", "s", time, time, id=time) for time in (200, 100))
-    with pytest.raises(PipelineInputError, match="not sorted by received_at"):
-        list(batch_part([to_arrow([first]), to_arrow([second])], rules, 200, flush=True))
+def test_shares_that_come_in_another_order_than_that_of_their_receipt_are_refused(rules: BatchConfig) -> None:
+    early, late = (
+        [Message(b"", "k", "s", time + n, time + n, id=time + n) for n in range(50)] for time in (1000, 2000)
+    )
+    parts = [*shares(late, 50), *shares(late, 50), *shares(early, 50)]
+    with pytest.raises(BoundBrokenError):
+        list(batch_part(parts, Rulebook(rules), 3000, flush=True, whole=True))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_open_is_given_as_a_snapshot_that_a_batcher_goes_on_from(
+    untidy: Untidy, rules: BatchConfig, whole: bool
+) -> None:
+    messages = numbered(sorted(untidy(2, 400, sources=3), key=lambda m: m.received_at or 0))
+    bound = messages[-1].received_at or 0
+    parts = batch_part(shares(messages, 30, whole=whole), Rulebook(rules), bound, flush=False, whole=whole)
+    rows = pa.Table.from_batches(parts, BATCH_SCHEMA).to_pylist()
+    (snapshot,) = [row["snapshot"] for row in rows if row["snapshot"] is not None]
+    rest = Batcher.restore(snapshot, rules).flush()
+    expected, _ = plain_batches(map(event_of, messages), rules, bound)
+    found = {row["batch"] for row in rows if row["batch"]} | {batch.batch for batch in rest.batches}
+    assert found == {batch.batch for batch in expected}
+    assert rest.batches
+
+
+def test_shares_of_events_alone_give_the_same_batches_without_lines(untidy: Untidy, rules: BatchConfig) -> None:
+    messages = numbered(untidy(3, 300))
+    names = ["batch", "source", "closed_at", "cut", "ids"]
+    whole, bare = (feed(messages, rules, 50, whole=whole) for whole in (True, False))
+    assert bare["lines"].null_count == bare["root"].null_count == len(bare)
+    batches = [table.filter(table["batch"].is_valid()).select(names).to_pylist() for table in (whole, bare)]
+    assert sorted(batches[0], key=repr) == sorted(batches[1], key=repr)
+
+
+def test_the_mode_faithful_takes_messages_in_order_of_receipt(untidy: Untidy) -> None:
+    rules, messages = BatchConfig(50, 20, mode="faithful"), numbered(untidy(4, 200, sources=1))
+    ordered = sorted(messages, key=lambda m: (m.received_at, m.id))
+    batcher = Batcher.of(rules)
+    outcomes = [batcher.receive_many(map(event_of, ordered)), batcher.advance(ordered[-1].received_at or 0)]
+    expected = [batch.events for outcome in [*outcomes, batcher.flush()] for batch in outcome.batches]
+    rows = feed(messages, rules, 1000).to_pylist()
+    assert sorted(tuple(row["ids"]) for row in rows if row["batch"]) == sorted(expected)
+
+
+def test_messages_with_headers_and_bytes_that_are_no_text_are_encoded_too(rules: BatchConfig) -> None:
+    messages = [
+        Message(b"\xff", "a", "s", 1, 1, id=1),
+        Message(b'{"x": "\n"}', "b", "s", 2, 2, (("trace", b"\x00"),), 2),
+        Message("ü\u2028".encode(), 'c"', "s", 3, 3, id=3),
+    ]
+    (batch,), _ = plain_batches(map(event_of, messages), rules, 3)
+    (row,) = feed(messages, rules, 10).to_pylist()
+    encoded = encode_batch(batch, messages)
+    assert (row["lines"], row["root"]) == (encoded.lines, encoded.root)
 
 
 def test_large_outputs_come_in_several_parts(rules: BatchConfig) -> None:
     messages = [Message(bytes(200_000), "k", "s", time * 100, time * 100, id=time) for time in range(1, 61)]
-    parts = list(batch_part([to_arrow(messages)], rules, 6000, flush=True))
+    parts = list(batch_part(shares(messages, 60), Rulebook(rules), 6000, flush=True, whole=True))
     assert len(parts) > 1
     assert sum(part.num_rows for part in parts) == 60
 
 
 def test_no_messages_give_no_rows(rules: BatchConfig) -> None:
-    assert list(batch_part([], rules, 0, flush=True)) == []
+    assert list(batch_part([], Rulebook(rules), 0, flush=True, whole=True)) == []
 
 
 def test_a_tick_is_in_no_batch_and_stands_in_no_batchs_way(rules: BatchConfig) -> None:

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 @click.command("batch")
 @click.argument("log")
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
-@click.option("--flush/--no-flush", default=True, show_default=True, help="Close what is open at the end of the log.")
+@click.option(
+    "--flush/--no-flush",
+    default=False,
+    show_default=True,
+    help="Close what is open at the end: right for a log that is complete, for one that grows it cuts batches short.",
+)
+@click.option("--hand-over", metavar="LOG", help="Leave what is open at the end to --stream or `batch serve` into LOG.")
 @click.option("--stream", is_flag=True, help="Batch what there is and what comes, into the log --output.")
 @click.option("--output", metavar="LOG", help="With --stream: the log that gets the batches (made where absent).")
 @click.option("--available-now", is_flag=True, help="With --stream: take what is there now and end.")
@@ -42,9 +48,9 @@ if TYPE_CHECKING:
 def batch_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
     """Batch the messages of LOG by the time they happened, by the rules in the settings.
 
-    Without --stream it is a job over history, into Parquet files. With --stream it goes on, like `millstream batch
-    serve`, with which it shares the log of batches and the state: either goes on where the other was. SIGTERM or Ctrl-C
-    ends it.
+    Without --stream it is a job over history, into Parquet files: of the batches that no message can change any more,
+    and with --flush of the others too. With --stream it goes on, like `millstream batch serve`, with which it shares
+    the log of batches and the state: either goes on where the other was. SIGTERM or Ctrl-C ends it.
     """
     if stream and not output:
         raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
@@ -56,12 +62,27 @@ def batch_command(settings: Settings, *, log: str, stream: bool, output: str | N
         _history(settings, log, **given)
 
 
-def _history(settings: Settings, log: str, *, last_id: int | None, flush: bool, as_json: bool, **_: Any) -> None:
-    from millstream.pipeline.jobs.batch import run_batch
+def _history(
+    settings: Settings,
+    log: str,
+    *,
+    last_id: int | None,
+    flush: bool,
+    hand_over: str | None,
+    as_json: bool,
+    **_: Any,
+) -> None:
+    from millstream.pipeline.jobs import batch as history
 
+    if flush and hand_over:
+        raise click.UsageError("--flush closes everything: there is nothing left to --hand-over")
     with Node.open(settings) as node, node.spark() as spark:
         jobs, rules = node.folder / "jobs", node.batch_config
-        job = run_batch(spark, jobs, settings.log_url, log, rules, last_id=last_id, flush=flush, clock=node.clock)
+        job = history.run_batch(
+            spark, jobs, settings.log_url, log, rules, last_id=last_id, flush=flush, clock=node.clock
+        )
+        if hand_over:
+            history.hand_over(job, node.store.log(LogSpec(hand_over)), node.batching_state(hand_over))
     print_record(job.record, str(job.data), as_json=as_json, reused=job.reused)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from millstream.log.backend import Head
+from millstream.log.backend import Head, producer_key
 from millstream.log.batch import Batch
 from millstream.log.errors import LogInputError
 from millstream.log.gap import Gaps
@@ -241,6 +241,10 @@ class Log:
     def last_id(self) -> int:
         """The last durable id (0 in an empty log)."""
         return self._backend.head(self.name).last_id
+
+    def sequence(self, producer: str) -> int:
+        """The last durable sequence of *producer* (0 at first), whoever is the writer now."""
+        return int(self._backend.get_state(self.name, producer_key(producer)).value or 0)
 
     def verify(self) -> Verification:
         """Check every checksum and that no id is missing; raises nothing for what it finds."""

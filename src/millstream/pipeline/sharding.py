@@ -44,16 +44,20 @@ def shard_of(source: str, shards: int) -> int:
     return zlib.crc32(source.encode("utf-8")) % shards
 
 
-def shares_of(messages: pa.RecordBatch, shards: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The share (:data:`SHARE_SCHEMA`) that each shard has of *messages* (:data:`COLUMNS`); ticks are left out."""
-    for shard, rows in deal(messages, shards):
-        yield shard, _share(messages.take(pa.array(rows)))
+def shares_of(messages: pa.RecordBatch, shards: int, *, whole: bool = False) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The share (:data:`SHARE_SCHEMA`) that each shard has of *messages* (:data:`COLUMNS`); ticks are left out.
+
+    *whole* shares are the messages themselves, ticks too (those of the first shard).
+    """
+    for shard, rows in _deal(messages, shards, ticks=0 if whole else -1):
+        share = messages.take(pa.array(rows))
+        yield shard, share if whole else _share(share)
 
 
-def deal(messages: pa.RecordBatch, shards: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """The rows of *messages* that each shard gets, in order; ticks are nobody's."""
+def _deal(messages: pa.RecordBatch, shards: int, ticks: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """The rows of *messages* that each shard gets, in order; the shard *ticks* gets the ticks, -1 is nobody."""
     encoded = messages.column("source").dictionary_encode()
-    places = [-1 if name == TICK_SOURCE else shard_of(name, shards) for name in encoded.dictionary.to_pylist()]
+    places = [ticks if name == TICK_SOURCE else shard_of(name, shards) for name in encoded.dictionary.to_pylist()]
     place = np.array(places, np.int64)[encoded.indices.to_numpy()]
     order = np.argsort(place, kind="stable")
     edges = np.searchsorted(place[order], np.arange(shards + 1))
@@ -80,6 +84,12 @@ def events_of(share: pa.Table) -> pa.Table:
     digests = share["digest"].combine_chunks()
     position = share.schema.get_field_index("digest")
     return share.set_column(position, EVENT_SCHEMA.field("digest"), _hexadecimal(digests)).cast(EVENT_SCHEMA)
+
+
+def events_of_messages(messages: pa.Table) -> pa.Table:
+    """*messages* (``MESSAGE_SCHEMA``) as a table of ``EVENT_SCHEMA``."""
+    shares = [_share(batch) for batch in messages.to_batches()]
+    return events_of(pa.Table.from_batches(shares, SHARE_SCHEMA))
 
 
 def _share(messages: pa.RecordBatch) -> pa.RecordBatch:

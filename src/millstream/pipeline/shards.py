@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from millstream.batching.handover import split_snapshot
 from millstream.batching.servicestate import read_state
 from millstream.core.clock import SystemClock
+from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import LogSpec, open_store
 from millstream.pipeline.admission import Admission
 from millstream.pipeline.errors import PipelineInputError
@@ -52,7 +53,8 @@ In a tick row the ids are those of the whole trigger, ``received_to`` is the clo
 class ShardDataSource(DataSource):
     """A log as shares of shards.
 
-    Options: those of the data source ``millstream`` without ``columns``, and ``shards`` (how many). For streams also
+    Options: those of the data source ``millstream`` without ``columns``, and ``shards`` (how many) and ``whole``
+    (``true``: shares of whole messages, :func:`~millstream.pipeline.sharding.shares_of`). For streams also
     ``barrier`` (an id that a trigger must end at), and ``state`` and ``output`` (the state file of a batch service and
     the log it writes to): the stream begins after the position of that state, with its snapshot.
     """
@@ -81,6 +83,7 @@ class ShardRequest(LogRequest):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self.shards: int = whole(options, "shards", 1)
+        self.whole = options.get("whole") == "true"
         self.state = Path(options["state"]) if "state" in options else None
         self.output = required(options, "output") if self.state else ""
 
@@ -112,10 +115,12 @@ class ShardReader(DataSourceReader):
     def _shares(self, run: BlockRun) -> Iterator[pa.RecordBatch]:
         with open_store(self._request.store, clock=SystemClock()) as store:
             log = store.log(LogSpec(self._request.log), create=False)
-            for batch in log.read(run.first_id, run.last_id, COLUMNS, gaps="none"):
+            columns = MESSAGE_SCHEMA.names if self._request.whole else COLUMNS
+            for batch in log.read(run.first_id, run.last_id, columns, gaps="none"):
+                messages = batch.arrow.select(columns)
                 if self._ordered:
-                    _check_order(self._request.log, batch.arrow)
-                yield _rows(batch.arrow, self._request.shards)
+                    _check_order(self._request.log, messages)
+                yield _rows(messages, self._request.shards, whole=self._request.whole)
 
 
 class ShardStreamReader(Admission):
@@ -173,9 +178,9 @@ def _check_order(log: str, messages: pa.RecordBatch) -> None:
         )
 
 
-def _rows(messages: pa.RecordBatch, shards: int) -> pa.RecordBatch:
+def _rows(messages: pa.RecordBatch, shards: int, *, whole: bool) -> pa.RecordBatch:
     ids, received = messages.column("id"), pc.min_max(messages.column("received_at")).as_py()
-    shares = [(shard, write_share(share)) for shard, share in shares_of(messages, shards)]
+    shares = [(shard, write_share(share)) for shard, share in shares_of(messages, shards, whole=whole)]
     same = (ids[0].as_py(), ids[-1].as_py(), received["min"], received["max"], False)
     return _table([(shard, *same, share, None) for shard, share in shares])
 

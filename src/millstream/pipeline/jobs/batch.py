@@ -1,14 +1,13 @@
 """The job ``batch``: the history of a log as event-time batches, ready to be anchored.
 
-Messages are brought together by source and sorted by the time they were received, so that each task feeds the same
-:class:`~millstream.batching.Batcher` that runs in process, and holds no more than the batches that are still open
-(promise P5; reference batching §8). The output is Parquet in the order of start, source and batch.
+Tasks that read the log deal its messages out to shards by their source (``pipeline/sharding.py``); tasks that batch
+feed the shares of a shard, by the time they were received, to the batcher, and hold no more than a step of them and
+the batches that are still open (promise P5). The output is Parquet in the order of start, source and batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,18 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from sqlalchemy.engine import make_url
 
 from millstream.anchoring.records import BatchHeader, EncodedBatch
-from millstream.batching import BatchConfig, Reject
+from millstream.batching import BatchConfig, Reject, Rulebook
+from millstream.batching.handover import join_snapshots
+from millstream.batching.servicestate import ServiceState, write_state
 from millstream.core.clock import Clock, SystemClock
-from millstream.log import Log, LogInfo, LogSpec, open_store
+from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs.feeding import BATCH_SCHEMA, batch_part
+from millstream.pipeline.jobs.feeding import BATCH_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.source import SPARK_SCHEMA, read_log
+from millstream.pipeline.jobs.history import LogRange, batch_range, plan_range
 
 _NAMES = BATCH_SCHEMA.names
+_ENCODED = [name for name in _NAMES if name not in ("reason", "snapshot")]
 _ORDER = ("start", "source", "batch", "ids")
 
 
@@ -48,6 +49,11 @@ class BatchInputs(msgspec.Struct, frozen=True):
     config: BatchConfig
     flush: bool
 
+    @property
+    def range(self) -> LogRange:
+        """The messages."""
+        return LogRange(self.log, self.first_id, self.last_id, self.received_from, self.received_to)
+
 
 class BatchJob(msgspec.Struct, frozen=True):
     """A finished batch job: its record, the folder of its rows, and whether it had been done before."""
@@ -58,12 +64,22 @@ class BatchJob(msgspec.Struct, frozen=True):
 
     def batches(self) -> Iterator[EncodedBatch]:
         """The batches by start, source and id, a few at a time in memory."""
-        return map(_encoded, self._rows("batch", _NAMES))
+        return map(_encoded, self._rows("batch", _ENCODED))
 
     def rejects(self) -> Iterator[Reject]:
         """The messages that are in no batch, by the time they were received, with the reason."""
         for row in self._rows("reason", ["ids", "reason"]):
             yield Reject(row["ids"][0], row["reason"])
+
+    def snapshot(self) -> bytes:
+        """What is open at the end of the range, as the snapshot of one batcher: another host goes on from it.
+
+        Raises :class:`PipelineError` where the job closed everything.
+        """
+        found = [row["snapshot"] for row in self._rows("snapshot", ["snapshot"])]
+        if not found:
+            raise PipelineError("this job closed every batch at the end of its range: run it without flush")
+        return join_snapshots(found)
 
     def _rows(self, present: str, columns: list[str]) -> Iterator[dict[str, Any]]:
         for part in parquet_rows(self.data, columns, rows=1024):
@@ -95,8 +111,7 @@ def run_batch(
             return BatchJob(record, folder.data, reused=True)
         folder.clean()
         began = clock.monotonic()
-        messages = read_log(spark, store_url, log, first_id=inputs.first_id, last_id=inputs.last_id)
-        batches = batch_messages(messages, config, inputs.received_to, flush=flush)
+        batches = batch_range(spark, store_url, inputs.range, Rulebook(config), flush=flush, whole=True)
         parts = spark.sparkContext.defaultParallelism
         in_order(batches, inputs.received_from, inputs.received_to, parts).write.parquet(str(folder.data))
         record = _count(folder, inputs)
@@ -104,20 +119,18 @@ def run_batch(
         return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)
 
 
-def batch_messages(messages: DataFrame, config: BatchConfig, bound: int, *, flush: bool = True) -> DataFrame:
-    """*messages* (the columns of a log) as rows of :data:`BATCH_SCHEMA`, in no order.
+def hand_over(job: BatchJob, output: Log, state: Path) -> None:
+    """Leave what is open at the end of *job* to the service or stream that batches its log into *output*.
 
-    *bound* is a time after which none of them was received. There are several times as many parts as cores, so that
-    a few sources fall into parts of their own and the cores take them as they become free.
+    They go on after the job's last message, from the file *state*. Raises :class:`PipelineInputError` where they have
+    begun before, and :class:`PipelineError` where the job closed everything.
     """
-    parts = max(16, 4 * messages.sparkSession.sparkContext.defaultParallelism)
-    return (
-        messages.select(*SPARK_SCHEMA.names)
-        .repartition(parts, "source")
-        .sortWithinPartitions("source", "received_at", "id")
-        .mapInArrow(partial(batch_part, config=config, bound=bound, flush=flush), spark_schema(BATCH_SCHEMA))
-        .select(*_NAMES)
-    )
+    if output.sequence("batching") or state.exists():
+        raise PipelineInputError(
+            f"the batches of {output.name!r} have begun already: hand history over to a log of batches that is new"
+        )
+    snapshot = job.snapshot()
+    write_state(state, ServiceState(job.record.inputs["log"], output.name, job.record.inputs["last_id"], snapshot))
 
 
 def in_order(batches: DataFrame, received_from: int, received_to: int, parts: int) -> DataFrame:
@@ -137,24 +150,10 @@ def _plan(
 ) -> BatchInputs:
     if config.policy != "reject":
         raise PipelineInputError(f"the job batch rejects late messages; late={config.policy} is for a Batcher alone")
-    with open_store(store_url, clock=clock) as store:
-        opened = store.log(LogSpec(log), create=False)
-        info = opened.info()
-        last_id = info.last_id if last_id is None else min(last_id, info.last_id)
-        if last_id < info.first_id:
-            raise PipelineInputError(f"log {log!r} has no messages up to {last_id}: append some first")
-        received_from, received_to = _receive_times(opened, info, last_id)
-    return BatchInputs(store_url, log, info.first_id, last_id, received_from, received_to, config, flush)
-
-
-def _receive_times(log: Log, info: LogInfo, last_id: int) -> tuple[int, int]:
-    """The first and the last receive time up to *last_id*: a function of the range, whatever came after it."""
-    if last_id == info.last_id and info.min_received_at is not None and info.max_received_at is not None:
-        return info.min_received_at, info.max_received_at
-    batches = log.read(info.first_id, last_id, ["received_at"], gaps="none")
-    found = (pc.min_max(batch.arrow.column("received_at")).as_py() for batch in batches)
-    spans = [(span["min"], span["max"]) for span in found]
-    return min(low for low, _ in spans), max(high for _, high in spans)
+    wanted = plan_range(store_url, log, None, last_id, clock)
+    return BatchInputs(
+        store_url, log, wanted.first_id, wanted.last_id, wanted.received_from, wanted.received_to, config, flush
+    )
 
 
 def _count(folder: JobFolder, inputs: BatchInputs) -> JobRecord:
@@ -162,16 +161,17 @@ def _count(folder: JobFolder, inputs: BatchInputs) -> JobRecord:
     rows_in = inputs.last_id - inputs.first_id + 1
     counts = {"batches": 0, "batched": 0, "rejected": 0}
     size = rows = 0
-    for part in parquet_rows(folder.data, ["ids", "lines", "reason"], rows=1024):
+    for part in parquet_rows(folder.data, ["batch", "ids", "lines", "reason"], rows=1024):
         members = pc.sum(pc.list_value_length(part.column("ids"))).as_py() or 0
         refused = part.num_rows - part.column("reason").null_count
-        counts["batches"] += part.num_rows - refused
+        batches = part.num_rows - part.column("batch").null_count
+        counts["batches"] += batches
         counts["rejected"] += refused
         counts["batched"] += members - refused
         for reason in pc.value_counts(part.column("reason").drop_null()).to_pylist():
             counts[reason["values"]] = counts.get(reason["values"], 0) + reason["counts"]
         size += pc.sum(pc.binary_length(part.column("lines"))).as_py() or 0
-        rows += part.num_rows
+        rows += batches + refused
     counts["open"] = rows_in - counts["batched"] - counts["rejected"]
     if counts["open"] < 0 or (inputs.flush and counts["open"]):
         raise PipelineError(f"{counts['open']} of {rows_in} messages are in no batch: please report this")

@@ -1,0 +1,62 @@
+"""``millstream pipeline verify-batches``: recompute a range of a log, and compare with what came out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.node import Node
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.pipeline.jobs.verify_batches import Finding, Verified
+
+
+@click.command("verify-batches")
+@click.option("--log", metavar="LOG", required=True, help="The log that was batched.")
+@click.option("--batches", "output", metavar="LOG", required=True, help="The log of batches that came of it.")
+@click.option("--first", "first_id", type=click.IntRange(min=1), help="The first message id (default: that of LOG).")
+@click.option("--last", "last_id", type=click.IntRange(min=1), help="The last message id (default: as far as it came).")
+@click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="Most differences to list.")
+@json_option
+@store_options
+def verify_command(
+    settings: Settings, *, log: str, output: str, first_id: int | None, last_id: int | None, limit: int, as_json: bool
+) -> int:
+    """Batch a range of LOG again, by the rules in the settings, and compare with the batches that came out.
+
+    Exit code 1 where a batch or a refused message is missing, extra, different or there twice. A range that does not
+    begin with the log is judged from the first gap on that no message from before can reach across.
+    """
+    from millstream.pipeline.jobs.verify_batches import verify_batches
+
+    with Node.open(settings) as node, node.spark() as spark:
+        found = verify_batches(
+            spark, settings.log_url, log, output, node.rules,
+            first_id=first_id, last_id=last_id, limit=limit, clock=node.clock,
+        )  # fmt: skip
+    print_json(found) if as_json else _show(found)
+    return 0 if found.is_whole else 1
+
+
+def _show(found: Verified) -> None:
+    said = "the same" if found.is_whole else "NOT the same"
+    click.echo(
+        f"{found.log} {found.first_id:,} to {found.last_id:,} and {found.output}: {said}; {found.agreed:,} batches and "
+        f"{found.rejects_agreed:,} refused messages agree, in {found.seconds:.1f} s"
+    )
+    if found.unjudged:
+        click.echo(f"  {found.unjudged:,} batches at the beginning of the range were not judged")
+    for kind, count in found.differences.items():
+        click.echo(f"  {count:,} {kind.replace('_', ' ')}")
+    for finding in found.findings:
+        click.echo(f"  {_line(finding)}")
+
+
+def _line(finding: Finding) -> str:
+    times = f" ({finding.times} times)" if finding.times > 1 else ""
+    if finding.rejected is not None:
+        return f"{finding.kind}: message {finding.rejected}, {finding.reason}{times}"
+    return f"{finding.kind}: batch {finding.batch} of {finding.source!r} from {finding.start}{times}"
