@@ -29,7 +29,7 @@ from millstream.batching.ticks import Ticker
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
-from millstream.log import LogSpec, LogStore, open_store
+from millstream.log import LogSpec, LogStore
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
@@ -44,6 +44,7 @@ from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.settings import FILE_NAME, Settings
 from millstream.stores import CAS_SPACE, open_provider
+from millstream.stores.tiers import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,24 +14,14 @@ from typing import TypeVar
 import click
 
 from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.log_tier import tier
 from millstream.cli.log_torture import torture_command
 from millstream.cli.log_trim import trim
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
-from millstream.log import (
-    Batch,
-    Gap,
-    IdRange,
-    Log,
-    LogSpec,
-    LogStore,
-    Message,
-    Writer,
-    copy_consumers,
-    copy_log,
-    open_store,
-)
+from millstream.log import Batch, Gap, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log
 from millstream.settings import Settings
+from millstream.stores.tiers import open_store
 
 _GATHER = 4 << 20  # bytes; more that is ready to be read waits for the next commit
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -147,6 +137,9 @@ def info(settings: Settings, name: str, as_json: bool) -> None:
         return
     click.echo(f"{found.name}: {found.count:,} messages, ids {found.first_id} to {found.last_id}")
     click.echo(f"stored    {size_text(found.bytes)} in {found.blocks:,} blocks, durable by {found.durability}")
+    if found.tier is not None:
+        tiered = f"{size_text(found.tier.bytes)} of it in {found.tier.objects:,} objects at {found.tier.url}"
+        click.echo(f"tier      {tiered}, up to id {found.tier.last_id}")
     click.echo(f"writer    {found.writer or 'none'}")
     for consumer, pointer in found.consumers.items():
         click.echo(f"consumer  {consumer}: acknowledged up to {pointer}, {found.last_id - pointer:,} behind")
@@ -168,19 +161,21 @@ def ls(settings: Settings, as_json: bool) -> None:
 
 @log.command()
 @click.argument("name")
+@click.option("--deep", is_flag=True, help="Read the objects that older messages were moved to, too.")
 @json_option
 @store_options
-def verify(settings: Settings, name: str, as_json: bool) -> int:
+def verify(settings: Settings, name: str, deep: bool, as_json: bool) -> int:
     """Check every checksum of the log NAME and that no id is missing; exit code 1 where something is wrong."""
     with _open(settings) as store:
-        found = _log(store, name).verify()
+        found = _log(store, name).verify(deep=deep)
     if as_json:
         print_json(found)
     else:
         for problem in found.problems:
             click.echo(problem, err=True)
         verdict = "ok" if found.ok else f"{len(found.problems)} problems"
-        click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked: {verdict}")
+        objects = f", {found.objects:,} objects {'read' if deep else 'seen'}" if found.objects else ""
+        click.echo(f"{name}: {found.messages:,} messages in {found.blocks:,} blocks checked{objects}: {verdict}")
     return 0 if found.ok else 1
 
 
@@ -212,6 +207,7 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
         click.echo(f"{name}: nothing to copy, the copy has all {done.last_id:,} messages")
 
 
+log.add_command(tier)
 log.add_command(trim)
 
 

@@ -9,8 +9,9 @@ import click
 from millstream.cli.amounts import Duration, Size
 from millstream.cli.common import json_option, print_json, size_text, store_options
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, Plan, Retainer, Retention, open_store
+from millstream.log import LogSpec, Plan, Retainer, Retention
 from millstream.settings import Settings
+from millstream.stores.tiers import open_store
 
 
 @click.command()

@@ -46,6 +46,7 @@ from millstream.log.retention import Plan, Retention
 from millstream.log.sourced import Sourced, sourced
 from millstream.log.spec import LogSpec
 from millstream.log.store import LogStore, open_store
+from millstream.log.tiering import Moved, TierInfo, Tiering
 from millstream.log.verification import Verification
 from millstream.log.writer import Writer
 
@@ -71,6 +72,7 @@ __all__ = [
     "Message",
     "MessageTooLargeError",
     "MissingBlockError",
+    "Moved",
     "Plan",
     "Reader",
     "Retainer",
@@ -81,6 +83,8 @@ __all__ = [
     "StorageFullError",
     "StorageReadOnlyError",
     "StorageUnavailableError",
+    "TierInfo",
+    "Tiering",
     "TrimmedError",
     "Verification",
     "Writer",

@@ -20,6 +20,8 @@ from millstream.log.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.spec import LogSpec
 from millstream.log.surroundings import Surroundings
+from millstream.log.tiering import Moved, Tierer, TierInfo, Tiering
+from millstream.log.tiering.manifest import read_tiering, write_tiering
 from millstream.log.trimming import free_blocks, raise_marks
 from millstream.log.verification import Verification, verify_log
 from millstream.log.writer import Writer
@@ -45,6 +47,7 @@ class LogInfo(msgspec.Struct, frozen=True):
     durability: str
     consumers: Mapping[str, int]
     writer: str | None
+    tier: TierInfo | None = None
 
 
 class Log:
@@ -185,7 +188,26 @@ class Log:
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"{self.name!r} ends at id {last_id}: it cannot be trimmed to begin at {first_id}")
         raise_marks(self._backend, self.name, first_id=first_id)
-        return free_blocks(self._backend, self.name)
+        sealed = self._tierer().drop_trimmed() if self.tiering is not None else 0
+        return sealed + free_blocks(self._backend, self.name)
+
+    @property
+    def tiering(self) -> Tiering | None:
+        """Where older blocks of the log go, and when; None where they stay."""
+        return read_tiering(self._backend, self.name)
+
+    def set_tiering(self, policy: Tiering) -> None:
+        """Keep *policy* with the log, durably. Raises :class:`LogInputError` where objects lie at another URL."""
+        if self.bodies_only:
+            raise LogInputError(
+                f"{self.name!r} is rows of bodies, without blocks to be moved: copy it to another store"
+            )
+        url = self._backend.objects(policy.url).url
+        write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))
+
+    def move_blocks(self, *, partial: bool = False) -> Moved:
+        """Move what is due to the object store; see :meth:`millstream.log.tiering.Tierer.run_once`."""
+        return self._tierer().run_once(partial=partial)
 
     @property
     def retention(self) -> Retention | None:
@@ -212,14 +234,20 @@ class Log:
     def info(self) -> LogInfo:
         """How the log stands: a look at the index of its blocks, not at the blocks."""
         head = self._backend.head(self.name)
-        found = self._backend.statistics(self.name, head.hot_id)
+        found = self._backend.statistics(self.name, head.first_id)
         cut = max(head.first_id - found.first_id, 0) if found.blocks else 0  # trimmed, in a block that is kept
         changes = {"first_id": head.first_id, "last_id": head.last_id, "count": found.count - cut}
         fields: dict[str, Any] = msgspec.structs.asdict(found) | changes
         consumers = {name: decode_position(state).pointer for name, state in self._consumer_states().items()}
         writer = current_writer(self._backend, self.name)
+        tier = self._backend.tier(self.name, since=head.first_id)
         return LogInfo(
-            name=self.name, durability=self._backend.durability, consumers=consumers, writer=writer, **fields
+            tier=None if tier is None else tier.info(head.first_id),
+            name=self.name,
+            durability=self._backend.durability,
+            consumers=consumers,
+            writer=writer,
+            **fields,
         )
 
     def pointer(self, consumer: str) -> int:
@@ -246,9 +274,18 @@ class Log:
         """The last durable sequence of *producer* (0 at first), whoever is the writer now."""
         return int(self._backend.get_state(self.name, producer_key(producer)).value or 0)
 
-    def verify(self) -> Verification:
-        """Check every checksum and that no id is missing; raises nothing for what it finds."""
-        return verify_log(self._backend, self.name)
+    def verify(self, *, deep: bool = False) -> Verification:
+        """Check every checksum and that no id is missing; raises nothing for what it finds.
+
+        Of sealed objects it is checked that they are there; with *deep* every byte of them is read and compared.
+        """
+        return verify_log(self._backend, self.name, deep=deep)
+
+    def _tierer(self) -> Tierer:
+        policy = self.tiering
+        if policy is None:
+            raise LogInputError(f"the log {self.name!r} has no tier: name a URL for its objects first")
+        return Tierer(self._backend.hot, self.name, self._backend.objects(policy.url), policy, self._around.clock)
 
     def _consumer_states(self) -> Mapping[str, Any]:
         return self._backend.states(self.name, "consumer/")

@@ -21,6 +21,8 @@ from millstream.log.spec import LogSpec
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.surroundings import Surroundings
 from millstream.log.tail import Tail
+from millstream.log.tiering import OpenObjects, TierObjects
+from millstream.log.tiering.backend import TieredBackend
 
 LEASE_SECONDS = 15.0
 """How long a writer that gives no sign of life keeps others out."""
@@ -30,11 +32,20 @@ class LogStore:
     """A place that holds logs. Thread-safe; close it, or use it in a ``with`` block."""
 
     def __init__(
-        self, backend: Backend, clock: Clock, *, lease_seconds: float = LEASE_SECONDS, bodies_only: bool = False
+        self,
+        backend: Backend,
+        clock: Clock,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        bodies_only: bool = False,
+        open_objects: OpenObjects | None = None,
     ) -> None:
-        """Logs in *backend*, which with *bodies_only* keeps nothing but the bodies of messages."""
+        """Logs in *backend*, which with *bodies_only* keeps nothing but the bodies of messages.
+
+        *open_objects* opens the place that older blocks were moved to.
+        """
         self._bodies_only = bodies_only
-        self._backend = backend
+        self._backend = TieredBackend(backend, open_objects or _refuse_objects)
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._keeper = Housekeeper(clock)
@@ -92,6 +103,7 @@ def open_store(
     create: bool = True,
     read_only: bool = False,
     lease_seconds: float = LEASE_SECONDS,
+    open_objects: OpenObjects | None = None,
 ) -> LogStore:
     """Open the store at *url*.
 
@@ -99,24 +111,35 @@ def open_store(
     ``segments:////absolute/folder`` are folders, ``mysql://user:password@host/database`` is a database of MariaDB or
     MySQL, ``postgresql://user:password@host/database`` one of PostgreSQL (all made where absent, unless *create* is
     False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
-    ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Raises
-    :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
+    ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Blocks that
+    were moved to an object store are read with *open_objects*, which :func:`millstream.stores.tiers.open_store` has.
+    Raises :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
     """
     clock = clock or SystemClock()
+    backend = _open_backend(url, clock, create=create, read_only=read_only)
+    return LogStore(backend, clock, lease_seconds=lease_seconds, bodies_only=is_nerve(url), open_objects=open_objects)
+
+
+def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
     scheme, separator, rest = url.partition("://")
     if scheme == "memory" and separator and not rest:
-        return LogStore(MemoryBackend(clock), clock, lease_seconds=lease_seconds)
+        return MemoryBackend(clock)
     if scheme in _DATABASES and separator:
         open_database = _nerve if is_nerve(url) else _DATABASES[scheme]
-        database = open_database(url, clock, create=create, read_only=read_only)
-        return LogStore(database, clock, lease_seconds=lease_seconds, bodies_only=is_nerve(url))
-    kind = {"sqlite": SqliteBackend, "segments": SegmentsBackend}.get(scheme)
+        return open_database(url, clock, create=create, read_only=read_only)
+    kind = _FILES.get(scheme)
     if kind is not None and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
-        backend = kind(Path(rest[1:]), clock, create=create, read_only=read_only)
-        return LogStore(backend, clock, lease_seconds=lease_seconds)
+        return kind(Path(rest[1:]), clock, create=create, read_only=read_only)
     raise LogInputError(
         f"{masked(url)[:200]!r} is no log store; use sqlite:///path/to/log.db or segments:///path/to/folder (four "
         "slashes for an absolute path), mysql:// or postgresql://user:password@host:port/database, or memory://"
+    )
+
+
+def _refuse_objects(url: str) -> TierObjects:
+    raise LogInputError(
+        f"older messages of this log lie at {url}, which nobody opens here: open the store with "
+        "millstream.stores.tiers.open_store"
     )
 
 
@@ -138,4 +161,5 @@ def _postgresql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Bac
     return PostgresBackend(parse_place(url), clock, create=create, read_only=read_only)
 
 
+_FILES: dict[str, type[SqliteBackend | SegmentsBackend]] = {"sqlite": SqliteBackend, "segments": SegmentsBackend}
 _DATABASES = {"mysql": _mysql, "postgresql": _postgresql}

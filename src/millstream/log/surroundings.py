@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from millstream.core.clock import Clock
-from millstream.log.backend import Backend
 from millstream.log.housekeeper import Housekeeper
 from millstream.log.tail import Tail
+from millstream.log.tiering.backend import TieredBackend
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Surroundings:
     ``bodies_only`` where the backend has no place for anything but the bodies of messages.
     """
 
-    backend: Backend
+    backend: TieredBackend
     clock: Clock
     keeper: Housekeeper
     tail: Tail

@@ -5,22 +5,30 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from millstream.log.backend import Backend, StoredBlock
+from millstream.log.backend import Backend, Head, StoredBlock
 from millstream.log.block import BlockError
 from millstream.log.errors import CorruptBlockError
+from millstream.log.ids import IdRange
 from millstream.log.scan import FETCH_BYTES, open_block
+from millstream.log.tiering.backend import TieredBackend
+from millstream.log.tiering.checking import check_objects
+from millstream.log.tiering.reading import TierReader
 
 MAX_PROBLEMS = 1000
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What was checked, in blocks, messages and stored bytes, and what is wrong (the first 1,000 findings)."""
+    """What was checked, in blocks, messages and stored bytes, and what is wrong (the first 1,000 findings).
+
+    ``objects`` are the sealed ones that were looked at. What is in them counts only where it was read.
+    """
 
     log: str
     blocks: int
     messages: int
     bytes: int
     problems: tuple[str, ...]
+    objects: int = 0
 
     @property
     def ok(self) -> bool:
@@ -28,31 +36,66 @@ class Verification(msgspec.Struct, frozen=True):
         return not self.problems
 
 
-def verify_log(backend: Backend, log: str) -> Verification:
-    """Read every block of *log*, decode it, and compare ids, checksums and the writer pointer."""
-    head = backend.head(log)
-    end, expected = head.last_id, head.hot_id
-    blocks, messages, size = 0, 0, 0
-    problems = list(backend.check(log))
-    while expected <= end and len(problems) < MAX_PROBLEMS:
+class _Tally:
+    """Adds up what was checked."""
+
+    def __init__(self) -> None:
+        self.blocks = self.messages = self.bytes = self.objects = 0
+        self.problems: list[str] = []
+
+    def add(self, blocks: int, messages: int, size: int) -> None:
+        self.blocks, self.messages, self.bytes = self.blocks + blocks, self.messages + messages, self.bytes + size
+
+
+def verify_log(backend: TieredBackend, log: str, *, deep: bool = False) -> Verification:
+    """Read every block in the store of *log*, decode it, and compare ids, checksums and the writer pointer.
+
+    Look at every sealed object, and with *deep* read it all.
+    """
+    head, tally = backend.head(log), _Tally()
+    tier = backend.tier(log, since=head.first_id)
+    begin = head.first_id if tier is None else max(head.first_id, tier.last_id + 1)
+    if tier is not None:
+        _verify_objects(tier, log, head, tally, deep=deep)
+    _verify_blocks(backend.hot, log, IdRange(begin, head.last_id), head.first_id, tally)
+    now = backend.head(log)
+    if tally.problems and (now.first_id, now.hot_id) != (head.first_id, head.hot_id):
+        return verify_log(backend, log, deep=deep)  # what was trimmed or moved meanwhile looked like damage
+    return Verification(log, tally.blocks, tally.messages, tally.bytes, tuple(tally.problems), tally.objects)
+
+
+def _verify_objects(tier: TierReader, log: str, head: Head, tally: _Tally, *, deep: bool) -> None:
+    for found in check_objects(tier, log, head, deep=deep):
+        tally.objects += 1
+        if found.problem is not None:
+            tally.problems.append(found.problem)
+        elif deep:
+            sums = found.row.sums
+            tally.add(sums.blocks, sums.last_id - max(sums.first_id, head.first_id) + 1, sums.bytes)
+        if len(tally.problems) >= MAX_PROBLEMS:
+            return
+
+
+def _verify_blocks(backend: Backend, log: str, ids: IdRange, low: int, tally: _Tally) -> None:
+    """Check the blocks that hold *ids*, of which those from *low* on count as messages."""
+    expected, end = ids.first, ids.last
+    tally.problems += backend.check(log)
+    while expected <= end and len(tally.problems) < MAX_PROBLEMS:
         stored = backend.read(log, expected, end, max_bytes=FETCH_BYTES)
         for found in stored:
             if found.first_id > expected:
-                problems.append(f"ids {expected} to {found.first_id - 1} are missing")
+                tally.problems.append(f"ids {expected} to {found.first_id - 1} are missing")
             problem = _problem(log, found)
             if problem:
-                problems.append(problem)
-            else:
-                messages += found.last_id - max(found.first_id, head.first_id) + 1
-            blocks, size, expected = blocks + 1, size + len(found.data), found.last_id + 1
+                tally.problems.append(problem)
+            messages = 0 if problem else found.last_id - max(found.first_id, low) + 1
+            tally.add(1, messages, len(found.data))
+            expected = found.last_id + 1
         if not stored:
-            problems.append(f"ids {expected} to {end} are missing")
+            tally.problems.append(f"ids {expected} to {end} are missing")
             break
     if expected > end + 1:
-        problems.append(f"the writer pointer is {end}, but the last block ends at {expected - 1}")
-    if problems and backend.head(log).hot_id > head.hot_id:
-        return verify_log(backend, log)  # it was trimmed meanwhile, and what is gone looked like damage
-    return Verification(log, blocks, messages, size, tuple(problems))
+        tally.problems.append(f"the writer pointer is {end}, but the last block ends at {expected - 1}")
 
 
 def _problem(log: str, stored: StoredBlock) -> str | None:

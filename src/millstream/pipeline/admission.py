@@ -12,9 +12,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, open_store
+from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import LogRequest
+from millstream.stores.tiers import open_store
 
 Offset = dict[str, int]
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pyspark.sql.datasource import InputPartition
 
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, open_store
+from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import LogRequest
+from millstream.stores.tiers import open_store
 
 MOST_PARTITIONS = 10_000
 

@@ -21,13 +21,14 @@ from millstream.batching.handover import split_snapshot
 from millstream.batching.servicestate import read_state
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log import LogSpec, open_store
+from millstream.log import LogSpec
 from millstream.pipeline.admission import Admission
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import LogRequest, required, whole
 from millstream.pipeline.runs import BlockRun, plan_runs
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.sharding import COLUMNS, shard_of, shares_of, write_share
+from millstream.stores.tiers import open_store
 
 NAME = "millstream-shards"
 

@@ -15,12 +15,13 @@ from pyspark.sql.types import StructType
 
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log import LogSpec, open_store
+from millstream.log import LogSpec
 from millstream.pipeline.admission import Admission
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import PARTITION_BYTES, LogRequest, checked_columns
 from millstream.pipeline.runs import BlockRun, plan_runs
 from millstream.pipeline.schema import spark_schema
+from millstream.stores.tiers import open_store
 
 NAME = "millstream"
 """The name in ``spark.read.format(…)`` and ``spark.readStream.format(…)``."""

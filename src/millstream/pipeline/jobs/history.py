@@ -10,12 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from millstream.batching import Rulebook
 from millstream.core.clock import Clock
-from millstream.log import Log, LogInfo, LogSpec, open_store
+from millstream.log import Log, LogInfo, LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA, batch_part
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.shards import NAME, register
 from millstream.pipeline.source import check_reachable
+from millstream.stores.tiers import open_store
 
 SHARD_ROWS = 500_000
 """About how many messages a shard of a large log holds."""

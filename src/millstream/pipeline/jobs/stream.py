@@ -22,7 +22,7 @@ from millstream.batching.servicestate import ServiceState, read_state, write_sta
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import write_durably
-from millstream.log import Log, LogSpec, Writer, open_store
+from millstream.log import Log, LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.batchsink import BatchSink, Trigger
@@ -30,6 +30,7 @@ from millstream.pipeline.jobs.checkpoint import last_done, read_progress
 from millstream.pipeline.jobs.shardbatcher import STATE, ShardBatcher, closed_schema
 from millstream.pipeline.shards import NAME, register
 from millstream.pipeline.source import check_reachable
+from millstream.stores.tiers import open_store
 
 _PAUSE = 0.05  # seconds between two looks at the query
 

@@ -14,11 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 
 from millstream.batching import Rulebook
 from millstream.core.clock import Clock, SystemClock
-from millstream.log import LogSpec, open_store
+from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.history import LogRange, batch_range, plan_range
 from millstream.pipeline.source import read_log
+from millstream.stores.tiers import open_store
 
 _BODY = "batch string, source string, start long, end long, closed_at long, events array<long>"
 _REJECT = "rejected long, reason string"

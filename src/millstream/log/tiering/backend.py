@@ -1,0 +1,137 @@
+"""A backend whose older blocks may lie in sealed objects: what stands on it does not know where a block comes from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from millstream.log.backend import Backend, Commit, Head, State, Statistics, StoredBlock
+from millstream.log.ids import BlockRange
+from millstream.log.segments.index import add_up
+from millstream.log.tiering.manifest import read_tiering
+from millstream.log.tiering.objects import OpenObjects, TierObjects
+from millstream.log.tiering.reading import TierReader
+
+
+class TieredBackend:
+    """*backend*, with the blocks below the hot mark read from the objects that *open_objects* opens.
+
+    Nothing is asked of an object store until an id is read that *backend* has no block of.
+    """
+
+    def __init__(self, backend: Backend, open_objects: OpenObjects) -> None:
+        self.hot = backend
+        self._open_objects = open_objects
+        self._lock = threading.Lock()
+        self._tiers: dict[str, TierReader] = {}
+
+    @property
+    def url(self) -> str:
+        return self.hot.url
+
+    @property
+    def durability(self) -> str:
+        return self.hot.durability
+
+    @property
+    def one_host(self) -> bool:
+        return self.hot.one_host
+
+    def logs(self) -> Sequence[str]:
+        return self.hot.logs()
+
+    def create(self, log: str, *, first_id: int = 1) -> None:
+        self.hot.create(log, first_id=first_id)
+
+    def head(self, log: str) -> Head:
+        return self.hot.head(log)
+
+    def lease_time(self) -> int:
+        return self.hot.lease_time()
+
+    def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+        return self.hot.take_lease(log, epoch=epoch, holder=holder, until=until)
+
+    def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
+        return self.hot.renew_lease(log, epoch=epoch, until=until)
+
+    def release_lease(self, log: str, *, epoch: int) -> None:
+        self.hot.release_lease(log, epoch=epoch)
+
+    def commit(self, log: str, commit: Commit) -> None:
+        self.hot.commit(log, commit)
+
+    def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
+        """The blocks, from wherever they are.
+
+        A block may move while it is looked for: it is in an object before it leaves the store, so what is in neither
+        of them when both were looked at is missing.
+        """
+        known = self._tiers.get(log)
+        if known is not None and first_id <= known.last_id:
+            sealed = known.read(first_id, last_id, max_bytes=max_bytes)
+            if sealed and sealed[0].first_id <= first_id:
+                return sealed
+        found = self.hot.read(log, first_id, last_id, max_bytes=max_bytes)
+        if found and found[0].first_id <= first_id:
+            return found
+        tier = self.tier(log, since=first_id)
+        return (tier.read(first_id, last_id, max_bytes=max_bytes) if tier is not None else []) or found
+
+    def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
+        tier = self.tier(log, since=first_id)
+        if tier is None or first_id > tier.last_id:
+            return self.hot.ranges(log, first_id, last_id)
+        sealed = tier.ranges(first_id, last_id)
+        return [*sealed, *self.hot.ranges(log, max(first_id, tier.last_id + 1), last_id)]
+
+    def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
+        tier = self.tier(log, since=first_id)
+        if tier is None or first_id > tier.last_id:
+            return self.hot.first_block_since(log, time, first_id)
+        sealed = tier.first_block_since(time, first_id)
+        return sealed or self.hot.first_block_since(log, time, tier.last_id + 1)
+
+    def statistics(self, log: str, first_id: int = 1) -> Statistics:
+        tier = self.tier(log, since=first_id)
+        if tier is None or first_id > tier.last_id:
+            return self.hot.statistics(log, first_id)
+        sealed = [row.sums for row in tier.rows(first_id, tier.last_id)]
+        return add_up([*sealed, self.hot.statistics(log, tier.last_id + 1)])
+
+    def check(self, log: str) -> Sequence[str]:
+        return self.hot.check(log)
+
+    def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
+        return self.hot.reclaim(log, below, max_bytes=max_bytes)
+
+    def get_state(self, log: str, key: str) -> State:
+        return self.hot.get_state(log, key)
+
+    def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
+        return self.hot.put_state(log, key, value, version=version)
+
+    def states(self, log: str, prefix: str) -> Mapping[str, State]:
+        return self.hot.states(log, prefix)
+
+    def close(self) -> None:
+        self.hot.close()
+
+    def objects(self, url: str) -> TierObjects:
+        """The objects at *url*."""
+        return self._open_objects(url)
+
+    def tier(self, log: str, *, since: int = 0) -> TierReader | None:
+        """The sealed objects of *log*, as of now if *since* lies below the hot mark; None where it has none."""
+        hot_id = self.hot.head(log).hot_id
+        known = self._tiers.get(log)
+        if hot_id <= 1 or since >= hot_id:
+            return known
+        if known is None:
+            tiering = read_tiering(self.hot, log)
+            if tiering is None:
+                return None
+            with self._lock:
+                known = self._tiers.setdefault(log, TierReader(self.hot, log, tiering.url, self._open_objects))
+        known.refresh(hot_id)
+        return known

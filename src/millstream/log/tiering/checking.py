@@ -1,0 +1,38 @@
+"""Checking the sealed objects of a log: that each is there, and on demand every byte of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millstream.log.backend import Head
+from millstream.log.tiering.manifest import Row
+from millstream.log.tiering.reading import TierReader
+from millstream.log.tiering.seal import find_fault
+
+
+class CheckedObject(msgspec.Struct, frozen=True):
+    """One object that was looked at, and what is wrong with it."""
+
+    row: Row
+    problem: str | None
+
+
+def check_objects(tier: TierReader, log: str, head: Head, *, deep: bool) -> Iterator[CheckedObject]:
+    """Look at every object of *log*: its size, and with *deep* its bytes from first to last."""
+    expected = head.first_id
+    for row in tier.rows(head.first_id, tier.last_id):
+        where = f"the object {row.name} (ids {row.first_id} to {row.last_id})"
+        if row.first_id > expected:
+            yield CheckedObject(row, f"ids {expected} to {row.first_id - 1} are in no object")
+        expected = row.last_id + 1
+        fault = find_fault(tier.objects, log, row) if deep else _missing(tier, row)
+        yield CheckedObject(row, None if fault is None else f"{where} is damaged: {fault}")
+
+
+def _missing(tier: TierReader, row: Row) -> str | None:
+    size = tier.objects.size(row.name)
+    if size is None:
+        return "it is not there"
+    return None if size == row.size else f"it has {size} bytes where {row.size} were written"

@@ -1,0 +1,122 @@
+"""Which sealed objects a log has: rows in the log's own states, so that they are as durable as the log."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from millstream.log.backend import Backend, Statistics
+from millstream.log.errors import LogInputError
+
+TIERING = "tier/policy"
+"""The state in which a log keeps where its objects are and what is moved there."""
+
+PAGES = "tier/rows/"
+PAGE_ROWS = 500
+"""Rows are kept in pages of so many: sealing an object writes one page, however long the log is."""
+
+
+class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where sealed objects of a log go, and when.
+
+    At ``url``, under names that begin with ``folder`` (which the log gives), in objects of about ``segment_bytes``
+    bytes, as soon as that much is older than ``keep_age`` microseconds and not among the newest ``keep_bytes``. With
+    ``parquet`` each object has the same messages beside it as a Parquet file.
+    """
+
+    url: str
+    segment_bytes: int = 128 << 20
+    keep_age: int | None = None
+    keep_bytes: int | None = None
+    parquet: bool = False
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.segment_bytes <= 4 << 30:
+            raise LogInputError(f"segment_bytes is 1 to 4 GiB, not {self.segment_bytes}")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One sealed object. ``sums`` is what its blocks add up to, ``size`` the bytes of the whole object."""
+
+    name: str
+    size: int
+    sha256: str
+    sums: Statistics
+
+    @property
+    def first_id(self) -> int:
+        return self.sums.first_id
+
+    @property
+    def last_id(self) -> int:
+        return self.sums.last_id
+
+
+def read_tiering(backend: Backend, log: str) -> Tiering | None:
+    """The tiering that is kept with *log*; None where there is none."""
+    value = backend.get_state(log, TIERING).value
+    return msgspec.json.decode(value, type=Tiering) if value else None
+
+
+def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
+    """Keep *tiering* with *log*, durably, and return it with the folder that is this log's alone.
+
+    Raises :class:`LogInputError` where the objects that *log* has lie at another URL.
+    """
+    while True:
+        state = backend.get_state(log, TIERING)
+        before = msgspec.json.decode(state.value, type=Tiering) if state.value else None
+        if before is not None and before.url != tiering.url and read_rows(backend, log):
+            raise LogInputError(
+                f"the objects of {log!r} lie at {before.url}: a log has one place for them. Name that one"
+            )
+        folder = before.folder if before is not None else f"{log}/{secrets.token_hex(8)}"
+        wanted = msgspec.structs.replace(tiering, folder=folder)
+        if backend.put_state(log, TIERING, msgspec.json.encode(wanted), version=state.version):
+            return wanted
+
+
+def read_rows(backend: Backend, log: str) -> list[Row]:
+    """The objects of *log*, in order."""
+    pages = backend.states(log, PAGES)
+    return [row for key in sorted(pages) for row in _decode(pages[key].value)]
+
+
+def add_row(backend: Backend, log: str, row: Row) -> bool:
+    """Add *row* at the end, durably; False where the last object is no longer the one before it."""
+    pages = backend.states(log, PAGES)
+    last = max(pages, default=_page(0))
+    rows = _decode(pages[last].value) if pages else []
+    before = next(
+        (found.last_id for key in sorted(pages, reverse=True) for found in _decode(pages[key].value)[-1:]), None
+    )
+    if before is not None and before + 1 != row.first_id:
+        return False
+    if len(rows) >= PAGE_ROWS:
+        last, rows = _page(int(last) + 1), []
+    version = pages[last].version if last in pages else 0
+    return backend.put_state(log, PAGES + last, msgspec.json.encode([*rows, row]), version=version)
+
+
+def drop_rows(backend: Backend, log: str, below: int) -> None:
+    """Take out every row whose messages all lie below the id *below*, durably."""
+    for key in sorted(backend.states(log, PAGES)):
+        while True:
+            page = backend.get_state(log, PAGES + key)
+            rows = _decode(page.value)
+            kept = [row for row in rows if row.last_id >= below]
+            if len(kept) == len(rows):
+                break
+            value = msgspec.json.encode(kept) if kept else b""
+            if backend.put_state(log, PAGES + key, value, version=page.version):
+                break
+
+
+def _page(number: int) -> str:
+    return f"{number:08d}"
+
+
+def _decode(value: bytes) -> list[Row]:
+    return msgspec.json.decode(value, type=list[Row]) if value else []

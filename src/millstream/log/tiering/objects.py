@@ -1,0 +1,44 @@
+"""The seam to object storage: whole objects under names, read by ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Protocol
+
+
+class TierObjects(Protocol):
+    """Where sealed objects lie. Thread-safe.
+
+    A write is whole and durable, or has not happened. Whoever does not answer raises
+    :class:`~millstream.log.errors.StorageUnavailableError`, everything else is a
+    :class:`~millstream.log.errors.StorageError`.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, without a secret: whoever opens it gets the same objects, in any process."""
+        ...
+
+    def put(self, name: str, source: BinaryIO, *, sha256: str) -> None:
+        """Store the bytes of *source*, whose SHA-256 is *sha256* (hex); nothing happens where *name* exists."""
+        ...
+
+    def read(self, name: str, start: int, length: int) -> bytes | None:
+        """At most *length* bytes from *start* on; fewer only at the end. None where there is no such object."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """How many bytes an object has; None where there is none."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove an object; nothing happens where there is none."""
+        ...
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names that begin with *prefix*, in order; a listing may be behind."""
+        ...
+
+
+OpenObjects = Callable[[str], TierObjects]
+"""Opens the objects at a URL."""

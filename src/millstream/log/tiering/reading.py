@@ -1,0 +1,171 @@
+"""Reading blocks out of sealed objects: by ranges, with the indexes that were used last kept in memory."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from millstream.log.backend import Backend, StoredBlock
+from millstream.log.ids import BlockRange
+from millstream.log.tiering.format import SealError, decode_index
+from millstream.log.tiering.manifest import Row, read_rows
+from millstream.log.tiering.objects import OpenObjects, TierObjects
+from millstream.log.tiering.seal import read_index
+
+INDEX_BYTES = 32 << 20
+"""How much of indexes is kept in memory: those of about 60 GiB of objects with blocks of 100 kB."""
+
+MOST_INDEXED = 64
+"""Where more objects are asked for at once, each counts as one range, so that not all their indexes are fetched."""
+
+
+class TierInfo(msgspec.Struct, frozen=True):
+    """What of a log lies in sealed objects: how many there are, the bytes of all of them, and the ids they hold."""
+
+    url: str
+    objects: int
+    bytes: int
+    first_id: int
+    last_id: int
+
+
+class TierReader:
+    """The sealed objects of *log*, as they were when it was last looked. Thread-safe."""
+
+    def __init__(self, backend: Backend, log: str, url: str, open_objects: OpenObjects) -> None:
+        """The objects of *log* at *url*, which *open_objects* opens when they are first needed."""
+        self._backend = backend
+        self._log = log
+        self.url = url
+        self._open_objects = open_objects
+        self._lock = threading.Lock()
+        self._rows: list[Row] = []
+        self._lasts: list[int] = []
+        self._indexes: OrderedDict[str, Any] = OrderedDict()
+        self._hot_id = 0
+
+    @property
+    def last_id(self) -> int:
+        """The last id that is in an object, as far as is known; 0 where there is none."""
+        lasts = self._lasts
+        return lasts[-1] if lasts else 0
+
+    @cached_property
+    def objects(self) -> TierObjects:
+        """Where the objects lie."""
+        return self._open_objects(self.url)
+
+    def refresh(self, hot_id: int) -> None:
+        """Look which objects there are, unless the hot mark *hot_id* has not moved since."""
+        if hot_id == self._hot_id:
+            return
+        rows = read_rows(self._backend, self._log)
+        with self._lock:
+            self._rows, self._lasts, self._hot_id = rows, [row.last_id for row in rows], hot_id
+
+    def info(self, first_id: int) -> TierInfo | None:
+        """What there is of *first_id* and what comes after it, from the rows alone; None where nothing is."""
+        rows = self.rows(first_id, self.last_id)
+        if not rows:
+            return None
+        return TierInfo(self.url, len(rows), sum(row.size for row in rows), rows[0].first_id, rows[-1].last_id)
+
+    def rows(self, first_id: int, last_id: int) -> list[Row]:
+        """The objects that hold *first_id* to *last_id*, in order."""
+        with self._lock:
+            start, stop = bisect_left(self._lasts, first_id), bisect_left(self._lasts, last_id) + 1
+            return [row for row in self._rows[start:stop] if row.first_id <= last_id]
+
+    def read(self, first_id: int, last_id: int, *, max_bytes: int) -> Sequence[StoredBlock]:
+        """As :meth:`millstream.log.backend.Backend.read`. A damaged object comes as one damaged block of its ids."""
+        for row in self.rows(first_id, last_id):
+            try:
+                entries = self._index(row)
+            except SealError:
+                return [StoredBlock(row.first_id, row.last_id, b"")]
+            if entries is None:
+                continue
+            chosen = _within(_select(entries, first_id, last_id), max_bytes)
+            found = self._blocks(row, chosen)
+            if found:
+                return found
+        return []
+
+    def ranges(self, first_id: int, last_id: int) -> list[BlockRange]:
+        """As :meth:`millstream.log.backend.Backend.ranges`; of more than 64 objects each is one range."""
+        rows = self.rows(first_id, last_id)
+        if len(rows) > MOST_INDEXED:
+            return [BlockRange(row.first_id, row.last_id, row.sums.bytes) for row in rows]
+        return [found for row in rows for found in self._ranges(row, first_id, last_id)]
+
+    def first_block_since(self, time: int, first_id: int) -> BlockRange | None:
+        """As :meth:`millstream.log.backend.Backend.first_block_since`."""
+        for row in self.rows(first_id, self.last_id):
+            if row.sums.max_received_at is not None and row.sums.max_received_at >= time:
+                try:
+                    entries = self._index(row)
+                except SealError:
+                    return BlockRange(row.first_id, row.last_id, row.sums.bytes)
+                if entries is None:
+                    continue
+                late = entries[(entries["max_received_at"] >= time) & (entries["last_id"] >= first_id)][:1]
+                if len(late):
+                    return BlockRange(*late[["first_id", "last_id", "bytes"]].tolist()[0])
+        return None
+
+    def _ranges(self, row: Row, first_id: int, last_id: int) -> list[BlockRange]:
+        try:
+            entries = self._index(row)
+        except SealError:
+            entries = None
+        if entries is None:
+            return [BlockRange(row.first_id, row.last_id, row.sums.bytes)]
+        chosen = _select(entries, first_id, last_id)[["first_id", "last_id", "bytes"]].tolist()
+        return [BlockRange(*found) for found in chosen]
+
+    def _blocks(self, row: Row, entries: Any) -> list[StoredBlock]:
+        """The blocks *entries* of one object, in one read; nothing where it is gone."""
+        chosen = entries[["first_id", "last_id", "offset", "bytes"]].tolist()
+        begin = chosen[0][2]
+        data = self.objects.read(row.name, begin, chosen[-1][2] + chosen[-1][3] - begin)
+        if data is None:
+            return []
+        return [
+            StoredBlock(first, last, data[offset - begin : offset - begin + size])
+            for first, last, offset, size in chosen
+        ]
+
+    def _index(self, row: Row) -> Any:
+        """The index of an object; None where it is gone. Raises :class:`SealError`."""
+        with self._lock:
+            if row.name in self._indexes:
+                self._indexes.move_to_end(row.name)
+                return self._indexes[row.name]
+        data = read_index(self.objects, row)
+        if data is None:
+            return None
+        entries = decode_index(data)
+        with self._lock:
+            self._indexes[row.name] = entries
+            size = sum(kept.nbytes for kept in self._indexes.values())
+            while size > INDEX_BYTES and len(self._indexes) > 1:
+                size -= self._indexes.popitem(last=False)[1].nbytes
+        return entries
+
+
+def _select(entries: Any, first_id: int, last_id: int) -> Any:
+    start = int(np.searchsorted(entries["last_id"], first_id, "left"))
+    return entries[start : int(np.searchsorted(entries["first_id"], last_id, "right"))]
+
+
+def _within(entries: Any, max_bytes: int) -> Any:
+    """As many of *entries* as take *max_bytes*, one at least."""
+    count = int(np.searchsorted(np.cumsum(entries["bytes"], dtype=np.int64), max_bytes, "right"))
+    return entries[: max(count, 1)]

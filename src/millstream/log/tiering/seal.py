@@ -1,0 +1,128 @@
+"""Sealing a run of blocks into one object, and checking that an object is the one that was sealed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from crc32c import crc32c
+
+from millstream.log.backend import StoredBlock
+from millstream.log.block import name_hash
+from millstream.log.errors import DamagedLogError
+from millstream.log.scan import open_block
+from millstream.log.tiering.format import (
+    HEAD_SIZE,
+    TAIL_SIZE,
+    SealError,
+    decode_head,
+    decode_index,
+    encode_head,
+    encode_index,
+    entry_of,
+    index_size,
+    summarize,
+)
+from millstream.log.tiering.manifest import Row
+from millstream.log.tiering.objects import TierObjects
+
+PART_BYTES = 4 << 20
+
+
+def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO) -> Row:
+    """Write *blocks* of *log*, each checked, as one object into *target*, and return its row.
+
+    The name, in *folder*, says what the object holds, so that sealing the same blocks again gives the same object
+    under the same name. Raises :class:`DamagedLogError`: what is damaged is never sealed.
+    """
+    digest = hashlib.sha256()
+    entries: list[tuple[int, ...]] = []
+    offset = HEAD_SIZE
+
+    def write(data: bytes) -> None:
+        target.write(data)
+        digest.update(data)
+
+    for stored in blocks:
+        head = open_block(log, stored).header
+        if not entries:
+            write(encode_head(name_hash(log), head.first_id))
+        elif head.first_id != entries[-1][1] + 1:
+            raise DamagedLogError(
+                f"ids {entries[-1][1] + 1} to {head.first_id - 1} of {log!r} are missing, so that nothing after them "
+                f"can be moved to a tier. Restore them from a copy; `millstream log verify {log}` lists all damage"
+            )
+        entries.append(entry_of(head, offset, stored.data))
+        write(stored.data)
+        offset += len(stored.data)
+    index = encode_index(entries)
+    write(index)
+    sums = summarize(decode_index(index))
+    name = f"{folder}/{sums.first_id:020d}-{sums.last_id:020d}-{digest.hexdigest()[:32]}.tier"
+    return Row(name, offset + len(index), digest.hexdigest(), sums)
+
+
+def find_fault(objects: TierObjects, log: str, row: Row) -> str | None:
+    """What is wrong with the object of *row*, read from its first byte to its last; None where nothing is."""
+    size = objects.size(row.name)
+    if size != row.size:
+        return "it is not there" if size is None else f"it has {size} bytes where {row.size} were written"
+    data, digest = _read_index(objects, row), hashlib.sha256()
+    try:
+        log_hash, first_id = decode_head(_read(objects, row.name, 0, HEAD_SIZE))
+        entries = decode_index(data)
+        if (log_hash, first_id) != (name_hash(log), row.first_id) or summarize(entries) != row.sums:
+            return "it holds something else than its row says"
+    except SealError as error:
+        return str(error)
+    digest.update(_read(objects, row.name, 0, HEAD_SIZE))
+    for begin, length, checksums in _parts(entries):
+        part = _read(objects, row.name, begin, length)
+        digest.update(part)
+        if _checksums(part, checksums) != [checksum for _, checksum in checksums]:
+            return f"a block among the {length} bytes from {begin} on has another CRC32C than when it was sealed"
+    digest.update(data)
+    return None if digest.hexdigest() == row.sha256 else "its SHA-256 is not that of what was written"
+
+
+def _read(objects: TierObjects, name: str, start: int, length: int) -> bytes:
+    return objects.read(name, start, length) or b""
+
+
+def _read_index(objects: TierObjects, row: Row) -> bytes:
+    """The index of an object with its tail; whatever is there where it has none."""
+    tail = _read(objects, row.name, row.size - TAIL_SIZE, TAIL_SIZE)
+    try:
+        size = min(index_size(tail), row.size)
+    except SealError:
+        return tail
+    return _read(objects, row.name, row.size - size, size)
+
+
+def read_index(objects: TierObjects, row: Row) -> bytes | None:
+    """The index of an object with its tail, to be decoded; None where the object is gone."""
+    tail = objects.read(row.name, row.size - TAIL_SIZE, TAIL_SIZE)
+    if tail is None:
+        return None
+    size = index_size(tail)
+    return objects.read(row.name, max(row.size - size, 0), size)
+
+
+def _parts(entries: object) -> list[tuple[int, int, list[tuple[int, int]]]]:
+    """The blocks in runs of about 4 MiB: where a run begins, its bytes, and size and checksum of each block."""
+    parts: list[tuple[int, int, list[tuple[int, int]]]] = []
+    for offset, size, checksum in entries[["offset", "bytes", "checksum"]].tolist():  # type: ignore[index]
+        if not parts or parts[-1][1] + size > PART_BYTES:
+            parts.append((offset, 0, []))
+        begin, length, blocks = parts[-1]
+        parts[-1] = (begin, length + size, [*blocks, (size, checksum)])
+    return parts
+
+
+def _checksums(part: bytes, blocks: list[tuple[int, int]]) -> list[int]:
+    view, found = memoryview(part), []
+    for size, _ in blocks:
+        found.append(crc32c(view[:size]))
+        view = view[size:]
+    return found

@@ -1,0 +1,171 @@
+"""Moving the older blocks of a log into sealed objects: sealed, stored, verified, entered, and only then freed."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.log.backend import Backend, Head, StoredBlock
+from millstream.log.errors import DamagedLogError, StorageError
+from millstream.log.ids import BlockRange, IdRange
+from millstream.log.scan import FETCH_BYTES
+from millstream.log.tiering.manifest import Row, Tiering, add_row, drop_rows, read_rows
+from millstream.log.tiering.objects import TierObjects
+from millstream.log.tiering.seal import find_fault, seal
+from millstream.log.trimming import free_blocks, raise_marks
+
+_log = logging.getLogger(__name__)
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What one run has moved: so many ``objects`` with ``messages`` and ``bytes``, and what the store freed."""
+
+    log: str
+    objects: int = 0
+    messages: int = 0
+    bytes: int = 0
+    freed_bytes: int = 0
+
+
+class Tierer:
+    """Moves blocks of *log* from *hot* to *objects* by *policy*.
+
+    A run may be killed at any point: the next one finishes what it began, nothing is lost and nothing is stored twice.
+    Two runs at once do the same work; one of them enters it.
+    """
+
+    def __init__(self, hot: Backend, log: str, objects: TierObjects, policy: Tiering, clock: Clock) -> None:
+        self._hot = hot
+        self._log = log
+        self._objects = objects
+        self._policy = policy
+        self._clock = clock
+
+    def run_once(self, *, partial: bool = False) -> Moved:
+        """Seal and move all that is due; with *partial* also what does not fill an object.
+
+        Raises :class:`StorageError` where the objects cannot be stored or do not come back as they were written, and
+        :class:`DamagedLogError` where the log's own blocks are damaged: then nothing of them is freed.
+        """
+        self.drop_trimmed()
+        freed = self._settle()
+        rows: list[Row] = []
+        for ids in self._due(partial=partial):
+            row = self._move(ids)
+            if row is None:
+                break  # somebody else has entered these messages
+            rows.append(row)
+            freed += self._settle()
+        return Moved(
+            self._log, len(rows), sum(row.sums.count for row in rows), sum(row.sums.bytes for row in rows), freed
+        )
+
+    def drop_trimmed(self) -> int:
+        """Delete the objects whose messages were all trimmed, then their rows; returns how many bytes those had."""
+        head = self._hot.head(self._log)
+        freed = 0
+        for row in read_rows(self._hot, self._log):
+            if row.last_id < head.first_id:
+                self._objects.delete(row.name)
+                freed += row.size
+        if freed:
+            drop_rows(self._hot, self._log, head.first_id)
+        return freed
+
+    def _settle(self) -> int:
+        """Move the hot mark over everything that was entered, and free it; returns the bytes that were freed."""
+        rows = read_rows(self._hot, self._log)
+        if rows:
+            raise_marks(self._hot, self._log, hot_id=rows[-1].last_id + 1)
+        return free_blocks(self._hot, self._log)
+
+    def _due(self, *, partial: bool) -> Iterator[IdRange]:
+        """The ids of the next objects, in order."""
+        head = self._hot.head(self._log)
+        blocks = self._hot.ranges(self._log, head.hot_id, head.last_id)
+        limit = min(self._older_than(head), self._beyond_newest(blocks))
+        first_id, last_id, size = 0, 0, 0
+        for block in blocks:
+            if block.last_id >= limit:
+                break
+            first_id = first_id or block.first_id
+            size += block.bytes
+            if size >= self._policy.segment_bytes:
+                yield IdRange(first_id, block.last_id)
+                first_id, size = 0, 0
+            last_id = block.last_id
+        if partial and first_id:
+            yield IdRange(first_id, last_id)
+
+    def _older_than(self, head: Head) -> int:
+        """The first id that is too young to be moved."""
+        if self._policy.keep_age is None:
+            return head.last_id + 1
+        young = self._hot.first_block_since(self._log, self._clock.now() - self._policy.keep_age, head.hot_id)
+        return head.last_id + 1 if young is None else young.first_id
+
+    def _beyond_newest(self, blocks: Sequence[BlockRange]) -> int:
+        """The first id of the newest blocks that have at least the bytes to be kept."""
+        kept, wanted = 0, self._policy.keep_bytes or 0
+        for block in reversed(blocks):
+            if kept >= wanted:
+                return block.last_id + 1
+            kept += block.bytes
+        return blocks[0].first_id if blocks else 1
+
+    def _move(self, ids: IdRange) -> Row | None:
+        """Seal *ids*, store the object, read it back and enter it; None where somebody else was quicker."""
+        with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+            row = seal(self._log, self._policy.folder, self._blocks(ids), file)
+            if (row.first_id, row.last_id) != (ids.first, ids.last):
+                raise DamagedLogError(
+                    f"ids {ids.first} to {ids.last} of {self._log!r} were to be sealed, and {row.first_id} to "
+                    f"{row.last_id} were found; `millstream log verify {self._log}` lists all damage"
+                )
+            self._store(row, file)
+        return row if add_row(self._hot, self._log, row) else None
+
+    def _store(self, row: Row, file: BinaryIO) -> None:
+        """Store the object of *row*; what lies there and is not what was written is replaced once."""
+        for _ in range(2):
+            file.seek(0)
+            self._objects.put(row.name, file, sha256=row.sha256)
+            fault = find_fault(self._objects, self._log, row)
+            if fault is None:
+                return
+            _log.warning("%s/%s is stored again: %s", self._objects.url, row.name, fault)
+            self._objects.delete(row.name)
+        raise StorageError(
+            f"{self._objects.url}/{row.name} does not come back as it was written: {fault}. Nothing was freed; see to "
+            "the object store and run this again"
+        )
+
+    def _blocks(self, ids: IdRange) -> Iterator[StoredBlock]:
+        first_id = ids.first
+        while first_id <= ids.last:
+            found = self._hot.read(self._log, first_id, ids.last, max_bytes=FETCH_BYTES)
+            if not found:
+                return
+            yield from found
+            first_id = found[-1].last_id + 1
+
+    def leftovers(self) -> list[str]:
+        """The names of objects that no row names and none ever will: runs that were killed have left them.
+
+        Nothing deletes them by itself: a copy of this log's store that was made may name them.
+        """
+        rows = read_rows(self._hot, self._log)
+        known, last_id = {row.name for row in rows}, rows[-1].last_id if rows else 0
+        names = self._objects.names(f"{self._policy.folder}/")
+        return [name for name in names if name.removesuffix(".parquet") not in known and _first_id(name) <= last_id]
+
+
+def _first_id(name: str) -> int:
+    """The first id that the name of an object states; beyond every id where it states none."""
+    digits = name.rpartition("/")[2][:20]
+    return int(digits) if len(digits) == 20 and digits.isdigit() else 2**63

@@ -1,0 +1,99 @@
+"""Storage providers as the place for the sealed objects of logs, and log stores that can reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from millstream.core.clock import Clock
+from millstream.log import LogStore
+from millstream.log import open_store as open_bare_store
+from millstream.log.errors import LogInputError, StorageError, StorageUnavailableError
+from millstream.stores.protocol import (
+    AlreadyExistsError,
+    ItemNotFoundError,
+    SpaceNotFoundError,
+    Store,
+    StoreError,
+    StoreInputError,
+    all_entries,
+)
+from millstream.stores.providers import open_provider
+
+SPACE = "tier"
+"""The space of a provider in which sealed objects lie."""
+
+
+class TierSpace:
+    """The objects in a space of *store*; a :class:`millstream.log.tiering.TierObjects`."""
+
+    def __init__(self, store: Store, space: str = SPACE) -> None:
+        self._store = store
+        self._space = space
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def put(self, name: str, source: BinaryIO, *, sha256: str) -> None:
+        try:
+            self._store.create_space(self._space)
+            self._store.put(self._space, name, source, sha256=sha256, create_only=True)
+        except AlreadyExistsError:
+            return
+        except StoreError as error:
+            raise _explained(self.url, error) from error
+
+    def read(self, name: str, start: int, length: int) -> bytes | None:
+        try:
+            with self._store.open(self._space, name, start=start, length=length) as source:
+                return source.read(length)
+        except (ItemNotFoundError, SpaceNotFoundError):
+            return None
+        except StoreError as error:
+            raise _explained(self.url, error) from error
+
+    def size(self, name: str) -> int | None:
+        try:
+            return self._store.info(self._space, name).size
+        except (ItemNotFoundError, SpaceNotFoundError):
+            return None
+        except StoreError as error:
+            raise _explained(self.url, error) from error
+
+    def delete(self, name: str) -> None:
+        try:
+            self._store.delete(self._space, name)
+        except (ItemNotFoundError, SpaceNotFoundError):
+            return
+        except StoreError as error:
+            raise _explained(self.url, error) from error
+
+    def names(self, prefix: str) -> Iterator[str]:
+        try:
+            for entry in all_entries(self._store, self._space, prefix=prefix):
+                yield entry.content_id
+        except SpaceNotFoundError:
+            return
+        except StoreError as error:
+            raise _explained(self.url, error) from error
+
+
+def open_tier(url: str) -> TierSpace:
+    """The objects at the provider that *url* names; made where it is absent. Raises :class:`LogInputError`."""
+    try:
+        return TierSpace(open_provider(url, create=True))
+    except StoreInputError as error:
+        raise LogInputError(f"no objects of logs can lie there: {error}") from error
+    except StoreError as error:
+        raise _explained(url, error) from error
+
+
+def open_store(url: str, clock: Clock | None = None, **options: Any) -> LogStore:
+    """As :func:`millstream.log.open_store`, and older blocks are read from the providers that they were moved to."""
+    return open_bare_store(url, clock, open_objects=open_tier, **options)
+
+
+def _explained(url: str, error: StoreError) -> StorageError:
+    kind = StorageUnavailableError if error.transient else StorageError
+    return kind(f"the objects of logs at {url}: {error}")
