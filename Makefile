@@ -20,7 +20,7 @@ test: $(VENV)/.dev ## Run the tests (CI size)
 
 test-long: $(VENV)/.dev ## Run the tests at their long size
 	@scripts/system-packages
-	MILLSTREAM_TEST_SIZE=long $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3600 $(ARGS)
+	MILLSTREAM_TEST_SIZE=long $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
 
 check: $(VENV)/.dev ## Lint, types, floors
 	$(BIN)/ruff check src tests

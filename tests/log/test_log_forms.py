@@ -50,6 +50,7 @@ def test_a_sourced_message_has_its_source_in_the_message(log: Log) -> None:
     found = [message for batch in log.read() for message in batch]
     assert [message.source for message in found] == ["SENSOR:7", "a:b:18446744073709551615"]
     assert [sourced(message) for message in found] == sent
+    assert list(log.read_sourced()) == list(enumerate(sent, 1))
 
 
 @given(st.text(min_size=1), st.integers(0, 2**64 - 1), st.text(), st.binary())

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from millstream.core.message import Message
 from millstream.log.backend import Head, producer_key
 from millstream.log.batch import Batch
 from millstream.log.errors import LogInputError
@@ -18,6 +19,7 @@ from millstream.log.proto import Proto, decode_proto
 from millstream.log.reader import Pauses, Position, Reader, consumer_key, decode_position, encode_position
 from millstream.log.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.scan import cut_batches, scan_blocks
+from millstream.log.sourced import Sourced, sourced
 from millstream.log.spec import LogSpec
 from millstream.log.surroundings import Surroundings
 from millstream.log.tiering import Moved, Tierer, TierInfo, Tiering
@@ -119,6 +121,15 @@ class Log:
         """
         for batch in self.read(first_id, last_id):
             yield from decode_proto(batch, kind)
+
+    def read_sourced(self, first_id: int | None = None, last_id: int | None = None) -> Iterator[tuple[int, Sourced]]:
+        """The sourced messages from *first_id* to *last_id*, each with its id.
+
+        Raises :class:`LogInputError` where a message has no source, and what :meth:`read` raises.
+        """
+        for batch in self.read(first_id, last_id):
+            for message in batch:
+                yield message.id, self._sourced(message)
 
     def on_append(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call *callback* with the last durable id after every commit that a writer of this store makes.
@@ -286,6 +297,13 @@ class Log:
         if policy is None:
             raise LogInputError(f"the log {self.name!r} has no tier: name a URL for its objects first")
         return Tierer(self._backend.hot, self.name, self._backend.objects(policy.url), policy, self._around.clock)
+
+    def _sourced(self, message: Message) -> Sourced:
+        if not self.bodies_only:
+            return sourced(message)
+        from millstream.log.nerve.packet import decode_packet
+
+        return decode_packet(message.body)
 
     def _consumer_states(self) -> Mapping[str, Any]:
         return self._backend.states(self.name, "consumer/")

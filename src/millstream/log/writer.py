@@ -114,7 +114,14 @@ class Writer:
         return self.append(encode_proto(messages, key, source), sequence=sequence)
 
     def append_sourced(self, messages: Iterable[Sourced], *, sequence: int | None = None) -> IdRange | None:
-        """:meth:`append` messages that say which object they come from; :func:`sourced` reads them back."""
+        """:meth:`append` messages that say which object they come from; :meth:`Log.read_sourced` gives them back.
+
+        In the layout nerve they are the packets of the document.
+        """
+        if self._bodies_only:
+            from millstream.log.nerve.packet import encode_packet
+
+            return self.append([encode_packet(message) for message in messages], sequence=sequence)
         return self.append([message.message() for message in messages], sequence=sequence)
 
     def durable(self, last_id: int, *, timeout: float | None = None) -> None:
