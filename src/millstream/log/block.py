@@ -5,6 +5,7 @@ The same bytes lie in every backend.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ class Origin(msgspec.Struct, frozen=True):
     sequence: int = 0
 
 
+@functools.lru_cache(maxsize=1024)
 def name_hash(name: str) -> int:
     """The number that stands for *name* in a block header: the first eight bytes of its SHA-256, little-endian."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
@@ -239,7 +241,14 @@ def _stored_checksum(data: bytes) -> int:
 
 
 def _empty(kind: Any, count: int) -> Any:
+    empty = _all_empty(kind)
+    return empty if count == MAX_COUNT else empty.slice(0, count)
+
+
+@functools.cache
+def _all_empty(kind: Any) -> Any:
+    """As many empty values of *kind* as a block may have."""
     if kind == HEADERS:
         nothing = pa.array([], HEADERS.value_type)
-        return pa.Array.from_buffers(kind, count, [None, _NO_OFFSETS], children=[nothing])
-    return pa.Array.from_buffers(kind, count, [None, _NO_OFFSETS, pa.py_buffer(b"")])
+        return pa.Array.from_buffers(kind, MAX_COUNT, [None, _NO_OFFSETS], children=[nothing])
+    return pa.Array.from_buffers(kind, MAX_COUNT, [None, _NO_OFFSETS, pa.py_buffer(b"")])

@@ -16,6 +16,9 @@ from millstream.log.errors import LogInputError
 
 Times = npt.NDArray[np.int64] | int | None
 
+MESSAGE_BYTES = 8
+"""What a message takes in a block beside its contents, about: lengths and times."""
+
 HEADERS = MESSAGE_SCHEMA.field("headers").type
 
 
@@ -70,7 +73,7 @@ class Columns(msgspec.Struct, frozen=True):
 
     def sizes(self) -> npt.NDArray[np.int64]:
         """The bytes of each message that a block has to hold: an array of *n*."""
-        sizes = lengths_of(self.body) + 16
+        sizes = lengths_of(self.body) + MESSAGE_BYTES
         for column in (self.source, self.key):
             if column is not None:
                 sizes += lengths_of(column)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from millstream.core.message import Message
 from millstream.log.block import EncodedBlock, Origin, encode_block
-from millstream.log.columns import Columns, concat, from_messages, from_record_batch, offsets_of
+from millstream.log.columns import MESSAGE_BYTES, Columns, concat, from_messages, from_record_batch, offsets_of
 from millstream.log.errors import LogInputError, MessageTooLargeError
 from millstream.log.spec import LogSpec
 
@@ -87,7 +87,7 @@ def _pack_bodies(bodies: list[bytes], sequence: int | None) -> Pack:
     count = len(bodies)
     if count < _FEW:
         sizes = list(map(len, bodies))
-        return Pack(bodies, count, _checked(sum(sizes) + 16 * count, max(sizes, default=0)), sequence)
+        return Pack(bodies, count, _checked(sum(sizes) + MESSAGE_BYTES * count, max(sizes, default=0)), sequence)
     array = pa.array(bodies, pa.binary())
     if isinstance(array, pa.ChunkedArray):
         return Pack([], 0, _checked(array.nbytes, 0))  # more than an array holds is more than a pack holds
@@ -99,7 +99,7 @@ def _checked_array(array: pa.Array) -> int:
     ends = offsets_of(array)
     total = int(ends[-1]) - int(ends[0])
     largest = int(np.diff(ends).max()) if total > MAX_MESSAGE_BYTES else 0
-    return _checked(total + 16 * len(array), largest)
+    return _checked(total + MESSAGE_BYTES * len(array), largest)
 
 
 def _pack_columns(columns: Columns, sequence: int | None) -> Pack:
