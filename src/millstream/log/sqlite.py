@@ -24,6 +24,7 @@ from millstream.log.backend import (
     oldest_within,
     producer_key,
 )
+from millstream.log.durability import FileDurability, durability_option
 from millstream.log.errors import (
     DamagedLogError,
     FencedError,
@@ -51,13 +52,22 @@ class SqliteBackend:
     """A backend in the file *path*.
 
     One connection writes, under a lock; each thread that reads has its own. Any number of processes may read while
-    one writes. With *create* the file and its folder are made where they are absent; *read_only* never writes.
+    one writes. With *create* the file and its folder are made where they are absent; *read_only* never writes. With the
+    *durability* ``os`` commits are not synced: a power loss takes the last ones, and leaves the file whole.
     """
 
-    durability = "fsync"
     one_host = True  # SQLite's write-ahead log needs memory shared by all who use the file
 
-    def __init__(self, path: Path, clock: Clock, *, create: bool = True, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        durability: FileDurability = "fsync",
+    ) -> None:
+        self.durability = durability
         self._path = path.absolute()
         self._clock = clock
         self._read_only = read_only
@@ -78,7 +88,7 @@ class SqliteBackend:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self._path}"
+        return f"sqlite:///{self._path}{durability_option(self.durability)}"
 
     def logs(self) -> Sequence[str]:
         with self._reading() as db:
@@ -197,7 +207,7 @@ class SqliteBackend:
         connection = sqlite3.connect(
             f"{self._path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
         connection.execute("PRAGMA cache_size = -8192")
         connection.execute(f"PRAGMA journal_size_limit = {sql.WAL_BYTES_KEPT}")
         return connection

@@ -11,6 +11,7 @@ from typing import Self
 from millstream.core.clock import Clock, SystemClock
 from millstream.log.backend import Backend
 from millstream.log.database.place import masked
+from millstream.log.durability import Durability, file_durability, split_durability
 from millstream.log.errors import LogInputError
 from millstream.log.housekeeper import Housekeeper
 from millstream.log.log import Log
@@ -104,6 +105,7 @@ def open_store(
     read_only: bool = False,
     lease_seconds: float = LEASE_SECONDS,
     open_objects: OpenObjects | None = None,
+    durability: Durability | None = None,
 ) -> LogStore:
     """Open the store at *url*.
 
@@ -113,23 +115,31 @@ def open_store(
     False or it is opened *read_only*), ``memory://`` is a fresh store that vanishes with the object. With
     ``?layout=nerve&shards=4`` a database of MariaDB has its logs in the tables of the seed document nerve. Blocks that
     were moved to an object store are read with *open_objects*, which :func:`millstream.stores.tiers.open_store` has.
-    Raises :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
+
+    *durability*, or ``?durability=os`` at the end of the URL of files, says what a confirmed message survives:
+    ``fsync`` (the default) a power loss, ``os`` the death of the process. A database has the durability of its
+    server's settings (``millstream doctor --store URL`` looks at them), and memory has none. Raises
+    :class:`LogInputError`, :class:`LogNotFoundError`, :class:`StorageError`.
     """
     clock = clock or SystemClock()
-    backend = _open_backend(url, clock, create=create, read_only=read_only)
+    backend = _open_backend(url, clock, create=create, read_only=read_only, durability=durability)
     return LogStore(backend, clock, lease_seconds=lease_seconds, bodies_only=is_nerve(url), open_objects=open_objects)
 
 
-def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:
+def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, durability: Durability | None) -> Backend:
     scheme, separator, rest = url.partition("://")
+    if durability is not None and scheme in {"memory", *_DATABASES}:
+        _check_durability(scheme, durability)
     if scheme == "memory" and separator and not rest:
         return MemoryBackend(clock)
     if scheme in _DATABASES and separator:
         open_database = _nerve if is_nerve(url) else _DATABASES[scheme]
         return open_database(url, clock, create=create, read_only=read_only)
     kind = _FILES.get(scheme)
+    rest, stated = split_durability(rest)
     if kind is not None and rest.startswith("/") and len(rest) > 1 and "\0" not in rest:
-        return kind(Path(rest[1:]), clock, create=create, read_only=read_only)
+        chosen = file_durability(stated if durability is None else durability)
+        return kind(Path(rest[1:]), clock, create=create, read_only=read_only, durability=chosen)
     raise LogInputError(
         f"{masked(url)[:200]!r} is no log store; use sqlite:///path/to/log.db or segments:///path/to/folder (four "
         "slashes for an absolute path), mysql:// or postgresql://user:password@host:port/database, or memory://"
@@ -141,6 +151,16 @@ def _refuse_objects(url: str) -> TierObjects:
         f"older messages of this log lie at {url}, which nobody opens here: open the store with "
         "millstream.stores.tiers.open_store"
     )
+
+
+def _check_durability(scheme: str, durability: Durability) -> None:
+    if scheme != "memory":
+        raise LogInputError(
+            f"the server decides what a confirmed message survives, not durability={durability!r}; `millstream doctor "
+            "--store URL` compares its settings with durable ones"
+        )
+    if durability != "memory":
+        raise LogInputError(f"memory is not durable by {durability}; open sqlite:/// or segments:/// for that")
 
 
 def _mysql(url: str, clock: Clock, *, create: bool, read_only: bool) -> Backend:

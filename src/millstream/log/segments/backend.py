@@ -11,6 +11,7 @@ import msgspec
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.durable import sync_folder, write_durably
 from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
+from millstream.log.durability import FileDurability, durability_option
 from millstream.log.errors import (
     DamagedLogError,
     FencedError,
@@ -36,21 +37,23 @@ _PRODUCER = producer_key("")
 class _Log:
     """One log's folder, opened. ``lock`` guards lease and segments, the journal has a lock of its own."""
 
-    def __init__(self, folder: Path, name: str, clock: Clock, segment_bytes: int, *, read_only: bool) -> None:
+    def __init__(
+        self, folder: Path, name: str, clock: Clock, segment_bytes: int, *, read_only: bool, synced: bool
+    ) -> None:
         self.lock = FileLock(folder / "lock", clock)
         self.lease = folder / "lease"
         self.states = StateJournal(folder, clock)
-        self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only)
+        self.stream = SegmentStream(folder, name, segment_bytes=segment_bytes, read_only=read_only, synced=synced)
 
 
 class SegmentsBackend:
     """A backend in *folder*, on a local disk. Any number of processes may read a log while one writes it.
 
     With *create* the folder is made where it is absent; *read_only* never writes. A segment is sealed once it has
-    *segment_bytes* bytes.
+    *segment_bytes* bytes. With the *durability* ``os`` a commit is not synced: a power loss takes what was written
+    since the writer last prolonged its lease, or part of it, and the next writer cuts off what is torn.
     """
 
-    durability = "fsync"
     one_host = True  # the locks of files hold among the processes of one machine
 
     def __init__(
@@ -61,7 +64,9 @@ class SegmentsBackend:
         create: bool = True,
         read_only: bool = False,
         segment_bytes: int = SEGMENT_BYTES,
+        durability: FileDurability = "fsync",
     ) -> None:
+        self.durability = durability
         self._folder = folder.absolute()
         self._clock = clock
         self._read_only = read_only
@@ -74,7 +79,7 @@ class SegmentsBackend:
 
     @property
     def url(self) -> str:
-        return f"segments:///{self._folder}"
+        return f"segments:///{self._folder}{durability_option(self.durability)}"
 
     def logs(self) -> Sequence[str]:
         self._check_open()
@@ -107,7 +112,8 @@ class SegmentsBackend:
             lease = read_lease(found.lease)
             if lease.epoch != epoch:
                 return False
-            found.stream.recover()
+            found.stream.recover(confirmed_id=lease.last_id)
+            found.stream.settle()
             last_id = max(lease.last_id, found.stream.end().last_id)
             write_lease(found.lease, LeaseRecord(epoch + 1, holder, until, last_id))
             return True
@@ -210,6 +216,7 @@ class SegmentsBackend:
     def _change_lease(self, log: _Log, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
         if lease.epoch != epoch:
             return False
+        log.stream.settle()  # what the lease says is there must be there
         last_id = max(lease.last_id, log.stream.end().last_id)
         write_lease(log.lease, msgspec.structs.replace(lease, holder=holder, until=until, last_id=last_id))
         return True
@@ -231,9 +238,13 @@ class SegmentsBackend:
                         "there"
                     )
                 with translated(folder):
-                    found = _Log(folder, log, self._clock, self._segment_bytes, read_only=self._read_only)
+                    found = self._opened(folder, log)
                 self._logs[log] = found
             return found
+
+    def _opened(self, folder: Path, log: str) -> _Log:
+        synced = self.durability == "fsync"
+        return _Log(folder, log, self._clock, self._segment_bytes, read_only=self._read_only, synced=synced)
 
     def _log_folder(self, log: str) -> Path:
         return self._folder / "logs" / LogSpec(log).name

@@ -47,9 +47,20 @@ class SegmentStream:
     ``end`` is a small file that says where the confirmed commits end. It is written after each fdatasync and is not
     synced itself: with it readers see nothing that a power loss could take back. After a reboot it may be old, and
     the segments are walked through from there.
+
+    Where it is not *synced*, commits are left to the system to write, until :meth:`settle`.
     """
 
-    def __init__(self, folder: Path, log: str, *, segment_bytes: int = SEGMENT_BYTES, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log: str,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        read_only: bool = False,
+        synced: bool = True,
+    ) -> None:
+        self._synced = synced
         self._folder = folder
         self._name = log
         self._log = name_hash(log)
@@ -82,7 +93,10 @@ class SegmentStream:
             return end
 
     def commit(self, commit: Commit) -> None:
-        """Append *commit* and wait until it is on the disk. Raises :class:`FencedError` where it does not follow."""
+        """Append *commit* and, where commits are synced, wait until it is on the disk.
+
+        Raises :class:`FencedError` where it does not follow.
+        """
         end, handle = self._writable()
         if commit.previous_id != end.last_id:
             raise FencedError(f"the log {self._name!r} has a newer writer; what this one sent last was not stored")
@@ -92,27 +106,36 @@ class SegmentStream:
         head = encode_commit(commit)
         with _undone(handle, end.offset):
             stop = write_all(handle, [head, *(block.data for block in commit.blocks)], end.offset)
-            sync(handle)
+            if self._synced:
+                sync(handle)
         with self._state:
             self._announce(End(self._boot, end.segment, stop, commit.last_id, commit.received_at))
             if self._scan is not None and self._scan.offset == end.offset:
                 self._scan.add(decode_commit(head), _entries(commit, end.offset + len(head)))
             self.end()
 
-    def recover(self) -> None:
+    def settle(self) -> None:
+        """Wait until every commit is on the disk; with synced commits there is nothing to wait for."""
+        if not self._synced:
+            sync(self._handle(self.end().segment))
+
+    def recover(self, confirmed_id: int = 0) -> None:
         """After a crash: take in what was written and not announced, cut off what is torn, announce the end.
 
+        After a power loss nothing is known of commits that were not synced, except that all up to *confirmed_id* were.
         Raises :class:`DamagedLogError` where something is wrong that no crash explains.
         """
         with self._state:
             announced = self._announced() or End(segment=0)
+            unsettled = not self._synced and announced.boot != self._boot
             segments = index.list_segments(self._folder)
             if not segments or segments[-1] < announced.segment:
                 raise self._damage(f"{index.segment_name(announced.segment)} is gone, which confirmed messages are in")
-            scan, confirmed = self._open_last(segments[-1], announced)
+            scan, confirmed = self._open_last(segments[-1], End(segment=0) if unsettled else announced)
             path = self._folder / index.segment_name(segments[-1])
             size = path.stat().st_size
-            if size < confirmed or scan.offset < confirmed or not scan.run_on(size):
+            whole = size >= confirmed and scan.offset >= confirmed and scan.run_on(size)
+            if not whole and not (unsettled and scan.last_id >= confirmed_id):
                 raise self._damage("; ".join(scan.problems) or f"{path} is shorter than what was confirmed")
             end = End(self._boot, segments[-1], scan.offset, scan.last_id, scan.received_at)
             if end == announced and size == end.offset:
