@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from millstream.core.clock import Clock
 from millstream.log import LogStore, Message
 from millstream.messaging.broker.checks import Limits
-from millstream.messaging.broker.commits import Commits
 from millstream.messaging.broker.delivery import Delivery, ranges
 from millstream.messaging.broker.events import Finished, Hidden, Restarted, TopicDropped, TopicMade
 from millstream.messaging.broker.journal import Journal
@@ -32,16 +31,11 @@ class Core:
     def __init__(self, store: LogStore, clock: Clock, limits: Limits | None = None) -> None:
         self.clock = clock
         self.limits = limits or Limits()
-        self.commits = Commits()
         self.sessions = Sessions()
         self.wakes = Wakes()
         self._store = store
         self._topics: dict[str, Topic] = {}
-        try:
-            self.journal = Journal(store, self.commits, clock.now())
-        except BaseException:
-            self.commits.close()
-            raise
+        self.journal = Journal(store, clock.now())
 
     @property
     def specs(self) -> Sequence[TopicSpec]:
@@ -57,7 +51,7 @@ class Core:
                 raise RefusedError(
                     v2.TOPIC_NOT_FOUND, f"there is no topic {name}; make it with `millstream topic create {name}`"
                 )
-            found = self._topics[name] = Topic(spec, self._store, self.commits)
+            found = self._topics[name] = Topic(spec, self._store)
         return found
 
     async def make_topic(self, spec: TopicSpec) -> None:
@@ -142,10 +136,7 @@ class Core:
         """Let the next broker in."""
         for name in list(self._topics):
             self._close_topic(name)
-        try:
-            self.journal.close()
-        finally:
-            self.commits.close()
+        self.journal.close()
 
     def _close_topic(self, name: str) -> None:
         topic = self._topics.pop(name, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from millstream.log import Log, LogSpec, LogStore, Message
-from millstream.messaging.broker.commits import Commits
 from millstream.messaging.broker.delivery import ranges
 from millstream.messaging.broker.events import Event, KeptHolds, OffsetMoved, TopicMade, event_message, read_event
 from millstream.messaging.broker.holds import Hold, hold_of, read_holds
@@ -26,8 +25,7 @@ class Journal:
     A broker that has the journal open is the only one: a second gets the log's ``WriterBusyError``.
     """
 
-    def __init__(self, store: LogStore, commits: Commits, now: int) -> None:
-        self._commits = commits
+    def __init__(self, store: LogStore, now: int) -> None:
         self._log = store.log(LogSpec(JOURNAL))
         self._writer = self._log.writer("broker")
         held_log = store.log(LogSpec(HELD))
@@ -50,7 +48,7 @@ class Journal:
 
     async def confirm(self, number: int) -> None:
         """Return once the event *number* is durable."""
-        await self._commits.durable(self._writer, number)
+        await self._writer.durable_async(number)
         if self._since_snapshot >= SNAPSHOT_AFTER:
             await self._take_snapshot()
 
@@ -69,7 +67,7 @@ class Journal:
         for hold in holds:
             self.state.holds.add(hold)
         try:
-            await self._commits.durable(self._held_writer, ids.last)
+            await self._held_writer.durable_async(ids.last)
         except BaseException:
             self.state.holds.remove(ids)
             raise
@@ -77,7 +75,7 @@ class Journal:
 
     async def held(self, numbers: Sequence[int]) -> list[Message]:
         """The messages held back under *numbers* (ascending)."""
-        await self._commits.durable(self._held_writer, numbers[-1])
+        await self._held_writer.durable_async(numbers[-1])
         found = await self._pages.read_ids(numbers)
         return [found[number] for number in numbers]
 
@@ -89,7 +87,9 @@ class Journal:
     async def _take_snapshot(self) -> None:
         self._since_snapshot = 0
         messages = [event_message(event) for event in snapshot(self.state, self._held)]
-        ids = await self._commits.append(self._writer, messages)
+        ids = self._writer.append_nowait(messages)
+        assert ids is not None
+        await self._writer.durable_async(ids.last)
         self._log.set_pointer(_POINTER, ids.first - 1)
 
 

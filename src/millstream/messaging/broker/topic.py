@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
-from millstream.messaging.broker.commits import Commits
 from millstream.messaging.broker.pages import Pages
 from millstream.messaging.broker.stored import ID
 from millstream.messaging.errors import TopicError
@@ -54,9 +53,8 @@ class TopicSpec(msgspec.Struct, frozen=True):
 class Topic:
     """The log of *spec* in *store*, open for writing. For one event loop."""
 
-    def __init__(self, spec: TopicSpec, store: LogStore, commits: Commits) -> None:
+    def __init__(self, spec: TopicSpec, store: LogStore) -> None:
         self.spec = spec
-        self._commits = commits
         self._log = store.log(LogSpec(spec.name))
         self._writer: Writer = self._log.writer("broker")
         self._turns = itertools.count()
@@ -89,7 +87,7 @@ class Topic:
         writer = self._writer
         try:
             ids = self._append_new(messages)
-            await self._commits.durable(writer, max(ids))
+            await writer.durable_async(max(ids))
         except WriterFailedError:
             self._replace(writer)
             raise
