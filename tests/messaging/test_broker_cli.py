@@ -41,9 +41,18 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(tmp_path: Path, capsys
         assert ready[:3] == ["broker", "ready", "on"]
         endpoint = ["--endpoint", ready[3]]
         assert run(["topic", "create", "t", *endpoint]) == 0
+        capsys.readouterr()
+        assert run(["send", "t", "one", "two", "--tag", "x", *endpoint]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 2
+        assert run(["receive", "t", "--group", "g", "--max", "1", *endpoint]) == 0
+        assert run(["receive", "t", "--group", "g", "--json", *endpoint]) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        assert (first, json.loads(second)["body"]) == ("one", "two")
+        assert run(["receive", "absent", "--group", "g", *endpoint]) == 3
+        capsys.readouterr()
         assert run(["group", "reset", "g", "--topic", "t", "--to", "1", *endpoint]) == 0
         assert run(["group", "list", *endpoint]) == 0
-        assert "g  t  0 to come, 0 in flight, all done up to 0, 0 consumers" in capsys.readouterr().out
+        assert "g  t  2 to come, 0 in flight, all done up to 0, 0 consumers" in capsys.readouterr().out
         assert run(["topic", "list", *data]) == 4  # the broker has the journal
         assert run(["topic", "describe", "absent", *endpoint]) == 3
         process.send_signal(signal.SIGTERM)

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import pytest
 
 from millstream.core.clock import SystemClock
@@ -16,9 +15,10 @@ from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.messaging.broker.admin import GroupInfo
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.remote import ask_broker
+from millstream.messaging.client.errors import TransportError
 from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.transport import Transport
-from millstream.messaging.errors import RefusedError, UnreachableError
+from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import BrokerProcess
 
@@ -49,7 +49,7 @@ class Client:
 
     async def receive_all_the_time(self) -> None:
         while True:
-            with contextlib.suppress(grpc.aio.AioRpcError):
+            with contextlib.suppress(TransportError):
                 for message in await self._receive():
                     self._look_at(message.body)
                     await self._ack(message)
@@ -64,7 +64,7 @@ class Client:
             message.system_properties.message_group = body.decode()[0]
         try:
             response = await self._transport.call("SendMessage", request, 2)
-        except grpc.aio.AioRpcError:
+        except TransportError:
             return False
         return bool(response.status.code == v2.OK)
 
@@ -191,7 +191,7 @@ def test_a_consumer_may_receive_before_it_sends_settings_again(mortal_broker: Br
             await asyncio.to_thread(mortal_broker.start)
             async with asyncio.timeout(20):
                 while True:
-                    with contextlib.suppress(grpc.aio.AioRpcError, RefusedError):
+                    with contextlib.suppress(TransportError):
                         if [message.body for message in await client._receive()] == [b"a-0"]:
                             return
 

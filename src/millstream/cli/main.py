@@ -24,6 +24,8 @@ COMMANDS = {
     "topic": ("millstream.cli.topic:topic", "Make and list the topics of a broker."),
     "group": ("millstream.cli.topic:group", "How consumer groups stand, and sending one back."),
     "ingest": ("millstream.cli.ingest:ingest", "Take messages from an MQTT broker into a log."),
+    "send": ("millstream.cli.messages:send", "Send messages to a broker."),
+    "receive": ("millstream.cli.messages:receive", "Receive messages from a broker."),
     "batch": ("millstream.cli.batch:batch", "Batch JSON lines by event time."),
     "anchor": ("millstream.cli.anchor:anchor", "The ledger of anchors, and replaying it."),
     "did": ("millstream.cli.did:did", "Decentralized identifiers: make requests, resolve."),

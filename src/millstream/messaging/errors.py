@@ -10,7 +10,8 @@
     │   ├── TopicNotFoundError
     │   ├── GroupNotFoundError
     │   └── UnreachableError     no broker answers there
-    └── RefusedError             a call is answered with this status
+    ├── RefusedError             a call is answered with this status
+    └── ClientError              what a client's call came to: its tree is in ``messaging/client/errors.py``
 """
 
 from __future__ import annotations

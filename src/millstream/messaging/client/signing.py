@@ -47,12 +47,12 @@ class Signer:
             self._fixed += (("x-mq-session-token", credentials.session_token),)
 
     def headers(self) -> Headers:
-        """The headers of one call; each has an id of its own under ``x-mq-request-id``."""
+        """The headers of one call; the last is its id, ``x-mq-request-id``."""
         time = datetime.fromtimestamp(self._clock.now() / MICROSECONDS, UTC).strftime("%Y%m%dT%H%M%SZ")
-        found = (*self._fixed, ("x-mq-date-time", time), ("x-mq-request-id", str(uuid.uuid4())))
-        if self._credentials is None:
-            return found
-        return (*found, ("authorization", authorization(self._credentials, time)))
+        found = (*self._fixed, ("x-mq-date-time", time))
+        if self._credentials is not None:
+            found = (*found, ("authorization", authorization(self._credentials, time)))
+        return (*found, ("x-mq-request-id", str(uuid.uuid4())))
 
 
 def authorization(credentials: Credentials, time: str) -> str:

@@ -1,11 +1,12 @@
-"""Calls to one endpoint over gRPC."""
+"""Calls to one server over gRPC."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from millstream.messaging.client.signing import Signer
+from millstream.messaging.client.errors import ThrottledError, TransportError, status_error
+from millstream.messaging.client.signing import Headers, Signer
 from millstream.messaging.errors import MissingExtraError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.methods import Method, methods
@@ -22,7 +23,10 @@ class Transport:
             import grpc
         except ImportError as error:
             raise MissingExtraError from error
+        self._target = target
         self._signer = signer
+        self._failure: type[Exception] = grpc.aio.AioRpcError
+        self._exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
         options = [
             ("grpc.enable_retries", 0),
             ("grpc.max_send_message_length", -1),
@@ -32,6 +36,7 @@ class Transport:
             ("grpc.keepalive_timeout_ms", 30_000),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.min_reconnect_backoff_ms", 1_000),
             ("grpc.max_reconnect_backoff_ms", 3_000),
         ]
         if credentials is None:
@@ -41,22 +46,50 @@ class Transport:
         self._calls = {name: self._bind(method) for name, method in methods().items()}
 
     async def call(self, name: str, request: Any, seconds: float) -> Any:
-        """The response of the method *name*, which answers once. Raises gRPC's ``AioRpcError``."""
-        return await self._calls[name](request, timeout=seconds, metadata=self._signer.headers())
+        """The response of the method *name*, which answers once, whatever its status.
 
-    def stream(self, name: str, request: Any, seconds: float) -> AsyncIterator[Any]:
-        """The responses of the method *name*, which answers many times."""
-        found: AsyncIterator[Any] = self._calls[name](request, timeout=seconds, metadata=self._signer.headers())
-        return found
+        Raises :class:`TransportError`, :class:`ThrottledError`.
+        """
+        return await self._call(name, request, seconds, self._signer.headers())
 
-    def telemetry(self) -> grpc.aio.StreamStreamCall[v2.TelemetryCommand, v2.TelemetryCommand]:
-        """A stream of commands, both ways."""
-        found: Any = self._calls["Telemetry"](metadata=self._signer.headers())
-        return found  # type: ignore[no-any-return]
+    async def call_checked(self, name: str, request: Any, seconds: float) -> Any:
+        """Like :meth:`call`; raises the :class:`ClientError` of a status that is not OK."""
+        headers = self._signer.headers()
+        response = await self._call(name, request, seconds, headers)
+        error = status_error(response.status, headers[-1][1])
+        if error is not None:
+            raise error
+        return response
+
+    async def stream(self, name: str, request: Any, seconds: float) -> AsyncIterator[Any]:
+        """The responses of the method *name*, which answers many times. Raises like :meth:`call`."""
+        headers = self._signer.headers()
+        try:
+            async for response in self._calls[name](request, timeout=seconds, metadata=headers):
+                yield response
+        except self._failure as error:
+            raise self._translated(name, error, headers) from error
+
+    def telemetry(self) -> Any:
+        """A stream of commands, both ways; raises gRPC's own errors."""
+        return self._calls["Telemetry"](metadata=self._signer.headers())
 
     async def close(self) -> None:
         """End all calls."""
         await self._channel.close()
+
+    async def _call(self, name: str, request: Any, seconds: float, headers: Headers) -> Any:
+        try:
+            return await self._calls[name](request, timeout=seconds, metadata=headers)
+        except self._failure as error:
+            raise self._translated(name, error, headers) from error
+
+    def _translated(self, name: str, error: Any, headers: Headers) -> TransportError | ThrottledError:
+        request_id = headers[-1][1]
+        if error.code() is self._exhausted:
+            return ThrottledError(f"{self._target} is busy", code=v2.TOO_MANY_REQUESTS, request_id=request_id)
+        text = f"{name} at {self._target}: {error.code().name.lower().replace('_', ' ')}: {error.details()}"
+        return TransportError(text, request_id=request_id)
 
     def _bind(self, method: Method) -> Any:
         make: Any = {

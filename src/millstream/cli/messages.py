@@ -1,0 +1,121 @@
+"""``millstream send`` and ``millstream receive``: messages through any RocketMQ 5 server, ours or Apache's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.cli.common import json_option, print_json
+
+if TYPE_CHECKING:
+    from millstream.messaging.client import Message, Received, SimpleConsumer
+
+_AT_ONCE = 256
+
+endpoint_option = click.option(
+    "--endpoint", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="The server."
+)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("bodies", nargs=-1)
+@click.option("--tag", default="", help="Their tag.")
+@click.option("--key", "keys", multiple=True, help="A key; may be given several times.")
+@click.option("--group", "message_group", default="", help="Their message group, for a FIFO topic.")
+@click.option("--delay", type=click.FloatRange(0), help="Seconds until they are delivered, for a DELAY topic.")
+@json_option
+@endpoint_option
+def send(
+    topic: str,
+    bodies: tuple[str, ...],
+    tag: str,
+    keys: tuple[str, ...],
+    message_group: str,
+    delay: float | None,
+    as_json: bool,
+    endpoint: str,
+) -> None:
+    """Send BODIES to TOPIC, or without any each line of standard input. Prints the id of each that is stored."""
+    from millstream.messaging.client import Message
+
+    due = None if delay is None else datetime.now(UTC) + timedelta(seconds=delay)
+    texts = (body.encode() for body in bodies) if bodies else _lines()
+    messages = (Message(topic, text, tag, keys, {}, message_group, due) for text in texts)
+    asyncio.run(_send(endpoint, topic, messages, as_json))
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", required=True, help="The consumer group.")
+@click.option("--max", "count", type=click.IntRange(1), help="At most so many messages; without it, all there are.")
+@click.option("--follow", is_flag=True, help="Go on with what is sent later, until interrupted.")
+@click.option("--filter", "expression", default="*", show_default=True, help="Tags, as in: a || b")
+@click.option("--sql", help="A condition over properties in place of tags, as in: size > 3")
+@json_option
+@endpoint_option
+def receive(
+    topic: str,
+    group: str,
+    count: int | None,
+    follow: bool,
+    expression: str,
+    sql: str | None,
+    as_json: bool,
+    endpoint: str,
+) -> None:
+    """Receive what the consumer group has not had of TOPIC, print it, and acknowledge it."""
+    from millstream.messaging.client import Filter, SimpleConsumer
+
+    wanted = Filter(sql, "sql") if sql else Filter(expression)
+    poll = 20.0 if follow else 1.0
+    consumer = SimpleConsumer(endpoint, group, {topic: wanted}, await_duration=poll)
+    asyncio.run(_receive(consumer, count, follow, as_json))
+
+
+async def _send(endpoint: str, topic: str, messages: Iterator[Message], as_json: bool) -> None:
+    from millstream.messaging.client import Producer
+
+    async with Producer(endpoint, [topic]) as producer:
+        while batch := list(itertools.islice(messages, _AT_ONCE)):
+            for receipt in await producer.send_many(batch):
+                if as_json:
+                    print_json({"message_id": receipt.message_id, "recall_handle": receipt.recall_handle})
+                else:
+                    click.echo(receipt.message_id)
+
+
+async def _receive(consumer: SimpleConsumer, count: int | None, follow: bool, as_json: bool) -> None:
+    async with consumer:
+        left = count
+        while left is None or left > 0:
+            messages = await consumer.receive(min(left or _AT_ONCE, _AT_ONCE))
+            if not messages and not follow:
+                return
+            _print(messages, as_json)
+            if messages:
+                await consumer.ack(*messages)
+            left = None if left is None else left - len(messages)
+
+
+def _print(messages: Sequence[Received], as_json: bool) -> None:
+    for message in messages:
+        if not as_json:
+            sys.stdout.buffer.write(message.body + b"\n")
+            continue
+        facts = {"message_id": message.message_id, "topic": message.topic, "attempt": message.attempt}
+        text = {"body": message.body.decode("utf-8", "replace"), "tag": message.tag, "keys": message.keys}
+        print_json({**facts, **text, "properties": message.properties, "message_group": message.message_group})
+    sys.stdout.buffer.flush()
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin.buffer:
+        if line.rstrip(b"\n"):
+            yield line.rstrip(b"\n")

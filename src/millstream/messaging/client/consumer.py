@@ -1,0 +1,104 @@
+"""What both kinds of consumers have in common: a group, subscriptions, and calls about single messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from millstream.core.clock import Clock
+from millstream.messaging.client.client import Client
+from millstream.messaging.client.errors import PartialFailureError, ServerFailedError, status_error
+from millstream.messaging.client.message import Received, from_wire
+from millstream.messaging.client.options import DEFAULTS, Options
+from millstream.messaging.client.places import Endpoints
+from millstream.messaging.client.subscription import Filter, read_filter
+from millstream.messaging.protocol import v2
+
+
+def seconds_of(duration: float | timedelta) -> float:
+    """*duration* in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+class Consumer(Client):
+    """A consumer of *group* at *endpoints*; *subscriptions* maps topics to what is wanted of them."""
+
+    def __init__(
+        self,
+        endpoints: str,
+        group: str,
+        subscriptions: Mapping[str, str | Filter],
+        *,
+        options: Options = DEFAULTS,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(endpoints, subscriptions, options=options, clock=clock)
+        self.group = group
+        self.subscriptions = {topic: read_filter(wanted) for topic, wanted in subscriptions.items()}
+
+    def group_resource(self) -> v2.Resource:
+        return self.resource(self.group)
+
+    def declare(self, settings: v2.Settings) -> None:
+        settings.subscription.group.CopyFrom(self.group_resource())
+        for topic, wanted in sorted(self.subscriptions.items()):
+            settings.subscription.subscriptions.add(topic=self.resource(topic), expression=wanted.to_wire())
+
+    async def receive_from(
+        self, endpoints: Endpoints, request: v2.ReceiveMessageRequest, poll: float
+    ) -> list[Received]:
+        """The messages that *request* brings; none is no error. Raises :class:`ClientError`."""
+        frames = self.transport(endpoints).stream("ReceiveMessage", request, poll + self.options.request_timeout)
+        found: list[Received] = []
+        async for frame in frames:
+            if frame.HasField("message"):
+                found.append(from_wire(frame.message, endpoints))
+            elif frame.HasField("status") and frame.status.code != v2.MESSAGE_NOT_FOUND:
+                error = status_error(frame.status)
+                if error is not None:
+                    raise error
+        return found
+
+    async def acknowledge(self, messages: Sequence[Received]) -> None:
+        """*messages*, all of one topic and server, are done. Raises :class:`ClientError`."""
+        first = messages[0]
+        request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
+        for message in messages:
+            request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
+        transport = self.transport(first.endpoints)
+        response = await transport.call("AckMessage", request, self.options.request_timeout)
+        if len(response.entries) != len(messages):
+            raise status_error(response.status) or ServerFailedError("the answer does not match the request")
+        errors = [status_error(entry.status) for entry in response.entries]
+        failed = [error for error in errors if error is not None]
+        if failed and len(failed) == len(messages):
+            raise failed[0]
+        if failed:
+            raise PartialFailureError(errors, code=failed[0].code)
+
+    async def hide(self, message: Received, seconds: float) -> str:
+        """Let *message* come back in *seconds* from now; its new receipt handle. Raises :class:`ClientError`."""
+        request = v2.ChangeInvisibleDurationRequest(
+            group=self.group_resource(),
+            topic=self.resource(message.topic),
+            receipt_handle=message.receipt_handle,
+            message_id=message.message_id,
+        )
+        request.invisible_duration.FromMilliseconds(round(seconds * 1000))
+        transport = self.transport(message.endpoints)
+        response = await transport.call_checked("ChangeInvisibleDuration", request, self.options.request_timeout)
+        handle: str = response.receipt_handle
+        return handle
+
+    async def bury(self, message: Received, attempt: int, most: int) -> None:
+        """Move *message* to the dead letters after *attempt* of *most* attempts. Raises :class:`ClientError`."""
+        request = v2.ForwardMessageToDeadLetterQueueRequest(
+            group=self.group_resource(),
+            topic=self.resource(message.topic),
+            receipt_handle=message.receipt_handle,
+            message_id=message.message_id,
+            delivery_attempt=attempt,
+            max_delivery_attempts=most,
+        )
+        transport = self.transport(message.endpoints)
+        await transport.call_checked("ForwardMessageToDeadLetterQueue", request, self.options.request_timeout)

@@ -1,0 +1,137 @@
+"""What a client's call can come to, by the status of the answer.
+
+::
+
+    ClientError                  .code is the protocol's status (0 without one), .request_id names the call in logs
+    ├── NotRunningError          the client was not started, or is closed
+    ├── StartupError             a topic's route or the settings could not be had in time
+    ├── TransportError           no answer: the connection broke, or the time was up
+    ├── PartialFailureError      some messages of a batch were not stored; .results says which
+    ├── BadRequestError          400xx
+    │   └── InvalidHandleError   40013: the receipt handle has expired, or the message is done
+    ├── UnauthorizedError        401xx, 402xx
+    ├── ForbiddenError           403xx
+    ├── ResourceNotFoundError    404xx
+    ├── PayloadError             413xx, 431xx: too large, or empty
+    ├── ThrottledError           429xx
+    ├── ServerFailedError        500xx, 504xx
+    └── UnsupportedError         501xx, 505xx, and codes that are not known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.core.errors import InputError, NotFoundError
+from millstream.messaging.errors import MessagingError
+from millstream.messaging.protocol import v2
+
+
+class ClientError(MessagingError):
+    """A call did not come to what was asked."""
+
+    def __init__(self, message: str | None = None, *, code: int = 0, request_id: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.request_id = request_id
+
+
+class NotRunningError(ClientError):
+    """The client is not running: use it in an `async with` block, or start it first."""
+
+
+class StartupError(ClientError):
+    """The client could not prepare itself in time."""
+
+
+class TransportError(ClientError):
+    """There was no answer."""
+
+    transient = True
+
+
+class PartialFailureError(ClientError):
+    """Some messages of a batch were not stored. ``results`` has a receipt or an error for each, in order."""
+
+    def __init__(self, results: Sequence[Any], *, code: int, request_id: str = "") -> None:
+        failed = [result for result in results if isinstance(result, ClientError)]
+        text = f"{len(failed)} of {len(results)} messages were not stored, the first because: {failed[0]}"
+        super().__init__(text, code=code, request_id=request_id)
+        self.results = results
+
+
+class BadRequestError(ClientError, InputError):
+    """The server cannot use the request."""
+
+
+class InvalidHandleError(BadRequestError):
+    """The receipt handle has expired, or the message is done."""
+
+
+class UnauthorizedError(ClientError):
+    """The server does not know who calls."""
+
+
+class ForbiddenError(ClientError):
+    """The caller may not do this."""
+
+
+class ResourceNotFoundError(ClientError, NotFoundError):
+    """The topic, group or message is not there."""
+
+
+class PayloadError(BadRequestError):
+    """The message is too large, or empty."""
+
+
+class ThrottledError(ClientError):
+    """The server asks for patience."""
+
+    transient = True
+
+
+class ServerFailedError(ClientError):
+    """The server failed."""
+
+    transient = True
+
+
+class UnsupportedError(ClientError):
+    """The server does not do this."""
+
+
+_BY_CLASS: dict[int, type[ClientError]] = {
+    400: BadRequestError,
+    401: UnauthorizedError,
+    402: UnauthorizedError,
+    403: ForbiddenError,
+    404: ResourceNotFoundError,
+    413: PayloadError,
+    429: ThrottledError,
+    431: PayloadError,
+    500: ServerFailedError,
+    504: ServerFailedError,
+}
+
+
+def error_class(code: int) -> type[ClientError]:
+    """The class of error that the status *code* is raised as."""
+    if code == v2.INVALID_RECEIPT_HANDLE:
+        return InvalidHandleError
+    return _BY_CLASS.get(code // 100, UnsupportedError)
+
+
+def status_error(status: v2.Status, request_id: str = "") -> ClientError | None:
+    """The error that *status* stands for; None where all is well."""
+    if status.code == v2.OK:
+        return None
+    return error_class(status.code)(status.message or None, code=status.code, request_id=request_id)
+
+
+def is_definite(error: Exception) -> bool:
+    """Whether a send that failed with *error* would fail again in the same way, so that it is not repeated.
+
+    The workflow document retries "according to the error type"; throttling is the one 4xx that passes.
+    """
+    return isinstance(error, ClientError) and 40000 <= error.code < 50000 and not isinstance(error, ThrottledError)

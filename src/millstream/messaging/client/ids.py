@@ -1,0 +1,56 @@
+"""Ids of messages and clients, as RocketMQ 5 makes them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import uuid
+from typing import Final
+
+from millstream.core.clock import MICROSECONDS, Clock
+
+_SINCE: Final = 1_609_459_200  # 2021-01-01T00:00Z
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class MessageIds:
+    """Makes message ids: 17 bytes as 34 upper-case hexadecimal digits.
+
+    01, the machine's MAC address (6 bytes), the process's id (2), seconds since 2021 when it began (4), a counter (4).
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._process = 0
+        self._prefix = ""
+        self._numbers = itertools.count()
+
+    def next(self) -> str:
+        """One more id, unlike all others; also in a process that was forked from this one."""
+        if self._process != os.getpid():
+            self._begin()
+        number = next(self._numbers)
+        if number >= 1 << 32:
+            self._begin()
+            number = next(self._numbers)
+        return f"{self._prefix}{number:08X}"
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        seconds = (self._clock.now() // MICROSECONDS - _SINCE) & 0xFFFFFFFF
+        self._prefix = f"01{uuid.getnode():012X}{self._process & 0xFFFF:04X}{seconds:08X}"
+        self._numbers = itertools.count()
+
+
+def client_id(number: int, clock: Clock) -> str:
+    """The id of the *number*-th client of this process: ``host@process@number@time``."""
+    return f"{socket.gethostname()}@{os.getpid()}@{number}@{_base36(clock.now())}"
+
+
+def _base36(number: int) -> str:
+    text = ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = _DIGITS[digit] + text
+    return text or "0"

@@ -1,0 +1,176 @@
+"""Messages as clients have them: what is sent, what came of it, and what is received."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from millstream.messaging.client.errors import BadRequestError
+from millstream.messaging.client.places import Endpoints
+from millstream.messaging.protocol import v2
+
+_TOPIC = re.compile(r"[%a-zA-Z0-9_-]{1,127}")
+MAX_UNPACKED = 64 << 20
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message to be sent.
+
+    ``tag`` and ``keys`` are for finding it again, ``properties`` the user's own. With ``message_group`` it is one of an
+    ordered group; with ``deliver_at`` (a :class:`datetime` that knows its zone) it is delayed until then. It is either
+    of those or neither. Raises :class:`BadRequestError` for what no server takes.
+    """
+
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = msgspec.field(default_factory=dict)
+    message_group: str = ""
+    deliver_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not _TOPIC.fullmatch(self.topic):
+            raise BadRequestError(f"{self.topic[:80]!r} is no name for a topic")
+        if not self.body:
+            raise BadRequestError("a message needs a body")
+        if self.tag and (not self.tag.strip() or "|" in self.tag):
+            raise BadRequestError(f"{self.tag[:80]!r} is no tag: not blank, and no '|'")
+        if not all(key.strip() for key in self.keys):
+            raise BadRequestError("a key must not be blank")
+        if not all(name.strip() and value.strip() for name, value in self.properties.items()):
+            raise BadRequestError("a property has a name and a value, neither of them blank")
+        if self.message_group and self.deliver_at is not None:
+            raise BadRequestError("a message is either of a message group or delayed, not both")
+        if self.deliver_at is not None and self.deliver_at.tzinfo is None:
+            raise BadRequestError("deliver_at needs a time zone: datetime.now(UTC) + timedelta(minutes=5)")
+
+    @property
+    def kind(self) -> int:
+        """The protocol's ``MessageType`` of it, where it is in no transaction."""
+        if self.message_group:
+            return v2.FIFO
+        return v2.NORMAL if self.deliver_at is None else v2.DELAY
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What came of a message that was stored. ``recall_handle`` is for delayed ones, ``transaction_id`` for halves."""
+
+    message_id: str
+    offset: int
+    queue_id: int
+    endpoints: Endpoints
+    transaction_id: str = ""
+    recall_handle: str = ""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A message that was received. ``attempt`` counts its deliveries; ``is_corrupted`` where its digest is wrong."""
+
+    topic: str
+    body: bytes
+    message_id: str
+    receipt_handle: str
+    attempt: int
+    tag: str
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    message_group: str
+    born_at: datetime
+    born_host: str
+    stored_at: datetime
+    deliver_at: datetime | None
+    queue_id: int
+    offset: int
+    endpoints: Endpoints
+    is_corrupted: bool
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What a producer adds to a message: its id, its type (the protocol's), and when (microseconds) and where it is."""
+
+    message_id: str
+    kind: int
+    namespace: str
+    born: int
+    host: str
+
+
+def to_wire(message: Message, stamp: Stamp) -> v2.Message:
+    """*message* as it is sent."""
+    wire = v2.Message(body=message.body, user_properties=dict(message.properties))
+    wire.topic.name, wire.topic.resource_namespace = message.topic, stamp.namespace
+    system = wire.system_properties
+    system.message_id, system.born_host = stamp.message_id, stamp.host
+    type_: Any = stamp.kind
+    system.message_type, system.body_encoding = type_, v2.IDENTITY
+    system.born_timestamp.FromMicroseconds(stamp.born)
+    if message.tag:
+        system.tag = message.tag
+    system.keys.extend(message.keys)
+    if message.message_group:
+        system.message_group = message.message_group
+    if message.deliver_at is not None:
+        system.delivery_timestamp.FromDatetime(message.deliver_at.astimezone(UTC).replace(tzinfo=None))
+    return wire
+
+
+def from_wire(wire: v2.Message, endpoints: Endpoints) -> Received:
+    """A message as it came from *endpoints*."""
+    system = wire.system_properties
+    body, sound = _open_body(wire)
+    return Received(
+        wire.topic.name,
+        body,
+        system.message_id,
+        system.receipt_handle,
+        system.delivery_attempt,
+        system.tag,
+        tuple(system.keys),
+        dict(wire.user_properties),
+        system.message_group,
+        _moment(system.born_timestamp),
+        system.born_host,
+        _moment(system.store_timestamp),
+        _moment(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
+        system.queue_id,
+        system.queue_offset,
+        endpoints,
+        not sound,
+    )
+
+
+def is_sound(body: bytes, digest: v2.Digest) -> bool:
+    """Whether *body* is what *digest* says. CRC32 is written in three ways by other clients; all are known."""
+    found = digest.checksum.upper()
+    if digest.type == v2.MD5:
+        return hashlib.md5(body, usedforsecurity=False).hexdigest().upper() == found
+    if digest.type == v2.SHA1:
+        return hashlib.sha1(body, usedforsecurity=False).hexdigest().upper() == found
+    if digest.type == v2.CRC32:
+        number = zlib.crc32(body)
+        return found in (f"{number:X}", f"{number:08X}", str(number))
+    return True
+
+
+def _open_body(wire: v2.Message) -> tuple[bytes, bool]:
+    sound = is_sound(wire.body, wire.system_properties.body_digest)
+    if not sound or wire.system_properties.body_encoding != v2.GZIP:
+        return wire.body, sound
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        body = unpacker.decompress(wire.body, MAX_UNPACKED)
+        return (body, True) if unpacker.eof else (wire.body, False)
+    except (zlib.error, gzip.BadGzipFile):
+        return wire.body, False
+
+
+def _moment(stamp: Any) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)

@@ -1,0 +1,108 @@
+"""One assigned queue of a push consumer: receives into a bounded cache, for as long as it is assigned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+
+import msgspec
+
+from millstream.messaging.client.consumer import Consumer
+from millstream.messaging.client.consumption import Consumption
+from millstream.messaging.client.errors import ClientError, ThrottledError
+from millstream.messaging.client.message import Received
+from millstream.messaging.client.route import Queue, write_queue
+from millstream.messaging.protocol import v2
+
+_log = logging.getLogger(__name__)
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How much may be cached: so many messages, so many bytes of bodies."""
+
+    messages: int
+    bytes: int
+
+
+class Polling(msgspec.Struct, frozen=True):
+    """How the server wants to be asked: so many messages at a time, waiting for so many seconds."""
+
+    batch: int = 32
+    seconds: float = 20.0
+
+
+class ProcessQueue:
+    """Receives *queue* of *topic* for *consumer* and hands messages to *consumption*.
+
+    *bounds* says how much may be cached now, *polling* how to ask.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        topic: str,
+        queue: Queue,
+        consumption: Consumption,
+        *,
+        bounds: Callable[[], Bounds],
+        polling: Callable[[], Polling],
+    ) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._queue = queue
+        self._consumption = consumption
+        self._bounds = bounds
+        self._polling = polling
+        self._attempt = str(uuid.uuid4())
+        self.cached = 0
+        self.cached_bytes = 0
+        self._task = asyncio.ensure_future(self._run())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the cache takes no more."""
+        bounds = self._bounds()
+        return self.cached >= bounds.messages or self.cached_bytes >= bounds.bytes
+
+    async def drop(self) -> None:
+        """Receive no more; what is cached is still consumed."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pauses = self._consumer.options.intervals
+        while True:
+            if self.is_full:
+                await asyncio.sleep(pauses.retry)
+                continue
+            try:
+                await self._receive()
+            except ThrottledError:
+                await asyncio.sleep(pauses.throttled)
+            except ClientError as error:
+                _log.warning("receiving from %s failed and is tried again: %s", self._topic, error)
+                await asyncio.sleep(pauses.retry)
+
+    async def _receive(self) -> None:
+        polling = self._polling()
+        request = v2.ReceiveMessageRequest(
+            group=self._consumer.group_resource(),
+            message_queue=write_queue(self._queue, self._topic, self._consumer.options.namespace),
+            filter_expression=self._consumer.subscriptions[self._topic].to_wire(),
+            batch_size=min(polling.batch, max(1, self._bounds().messages - self.cached)),
+            auto_renew=True,
+            attempt_id=self._attempt,
+        )
+        request.long_polling_timeout.FromMilliseconds(round(polling.seconds * 1000))
+        messages = await self._consumer.receive_from(self._queue.endpoints, request, polling.seconds)
+        if messages:
+            self._attempt = str(uuid.uuid4())
+            self.cached += len(messages)
+            self.cached_bytes += sum(len(message.body) for message in messages)
+            self._consumption.consume(messages, self._evict)
+
+    def _evict(self, message: Received) -> None:
+        self.cached -= 1
+        self.cached_bytes -= len(message.body)

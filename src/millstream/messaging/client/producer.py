@@ -1,0 +1,242 @@
+"""The producer: steps 1 to 12 of the workflow document."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, ClassVar, Literal
+
+from millstream.core.clock import Clock
+from millstream.messaging.client.backoff import Backoff, read_backoff
+from millstream.messaging.client.client import Client
+from millstream.messaging.client.errors import (
+    BadRequestError,
+    ClientError,
+    PartialFailureError,
+    PayloadError,
+    ServerFailedError,
+    ThrottledError,
+    is_definite,
+    status_error,
+)
+from millstream.messaging.client.ids import MessageIds
+from millstream.messaging.client.message import Message, Receipt, Received, Stamp, from_wire, to_wire
+from millstream.messaging.client.options import DEFAULTS, Options
+from millstream.messaging.client.places import Endpoints
+from millstream.messaging.client.route import Queue, candidates, check_kind, group_candidate
+from millstream.messaging.client.transaction import Transaction
+from millstream.messaging.protocol import v2
+
+Resolution = Literal["commit", "rollback", "unknown"]
+Checker = Callable[[Received], Awaitable[Resolution]]
+
+_log = logging.getLogger(__name__)
+
+
+class Producer(Client):
+    """Sends messages to the servers at *endpoints* (``host:port``).
+
+    *topics* are prepared at the start; others when they are first sent to. *checker* is asked how a transaction ends
+    whose end the server has not heard of.
+
+    >>> async with Producer("127.0.0.1:8081", ["orders"]) as producer:  # doctest: +SKIP
+    ...     receipt = await producer.send(Message("orders", b"one coffee", message_group="table-4"))
+    """
+
+    kind: ClassVar[int] = v2.PRODUCER
+
+    def __init__(
+        self,
+        endpoints: str,
+        topics: Iterable[str] = (),
+        *,
+        checker: Checker | None = None,
+        options: Options = DEFAULTS,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(endpoints, topics, options=options, clock=clock)
+        self._checker = checker
+        self._ids = MessageIds(self.clock)
+        self._host = socket.gethostname()
+        self._turns = itertools.count(random.randrange(1000))
+        self._isolated: set[Endpoints] = set()
+        self._backoff = Backoff(options.attempts)
+        self._validates = True
+        self._max_body = 4 << 20
+
+    @property
+    def isolated(self) -> frozenset[Endpoints]:
+        """The servers that have failed and not yet answered a heartbeat."""
+        return frozenset(self._isolated)
+
+    async def send(self, message: Message) -> Receipt:
+        """Send *message*, and try again as the workflow has it. Raises :class:`ClientError`."""
+        (result,) = await self._send([message], message.kind)
+        if isinstance(result, ClientError):
+            raise result
+        return result
+
+    async def send_many(self, messages: Sequence[Message]) -> list[Receipt]:
+        """Send *messages*, all of one topic and type and one message group at most, in one call.
+
+        Raises :class:`PartialFailureError` where some were not stored, which has the result of each, else the
+        :class:`ClientError` that all share.
+        """
+        if not messages:
+            return []
+        if len({(each.topic, each.kind, each.message_group) for each in messages}) > 1:
+            raise BadRequestError("one call takes messages of one topic, one type, and one message group at most")
+        results = await self._send(messages, messages[0].kind)
+        failed = [result for result in results if isinstance(result, ClientError)]
+        if len(failed) == len(results):
+            raise failed[0]
+        if failed:
+            raise PartialFailureError(results, code=failed[0].code, request_id=failed[0].request_id)
+        return [result for result in results if isinstance(result, Receipt)]
+
+    async def begin(self, message: Message) -> Transaction:
+        """Send *message* as the half of a transaction: nobody gets it before :meth:`Transaction.commit`.
+
+        Never tried again: one that failed may have been stored. Raises :class:`ClientError`.
+        """
+        if self._checker is None:
+            raise BadRequestError("transactions need a producer with a checker, which says how they ended")
+        if message.kind != v2.NORMAL:
+            raise BadRequestError("a message in a transaction has neither a message group nor a time of delivery")
+        (result,) = await self._send([message], v2.TRANSACTION)
+        if isinstance(result, ClientError):
+            raise result
+        return Transaction(message.topic, result, self._end_transaction)
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Take back a delayed message before its time; its message id. Raises :class:`ClientError`."""
+        self.require_running()
+        request = v2.RecallMessageRequest(topic=self.resource(topic), recall_handle=recall_handle)
+        transport = self.transport(self.access_point)
+        response = await transport.call_checked("RecallMessage", request, self.options.request_timeout)
+        found: str = response.message_id
+        return found
+
+    # The client's hooks
+
+    def declare(self, settings: v2.Settings) -> None:
+        settings.publishing.topics.extend(map(self.resource, sorted(self.topics)))
+        settings.publishing.max_body_size = self._max_body
+        settings.publishing.validate_message_type = self._validates
+
+    def settle(self, settings: v2.Settings) -> None:
+        self._validates = settings.publishing.validate_message_type
+        self._max_body = settings.publishing.max_body_size or self._max_body
+        if settings.HasField("backoff_policy"):
+            self._backoff = read_backoff(settings.backoff_policy, attempts=self.options.attempts)
+
+    def on_healthy(self, endpoints: Endpoints) -> None:
+        self._isolated.discard(endpoints)
+
+    async def on_command(self, endpoints: Endpoints, command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
+        if command.HasField("recover_orphaned_transaction_command"):
+            self.spawn(self._recover(endpoints, command.recover_orphaned_transaction_command))
+            return None
+        return await super().on_command(endpoints, command)
+
+    # Sending
+
+    async def _send(self, messages: Sequence[Message], kind: int) -> Sequence[Receipt | ClientError]:
+        """The results of one call, after all its attempts."""
+        self.require_running()
+        topic = messages[0].topic
+        largest = max(len(message.body) for message in messages)
+        if largest > self._max_body:
+            raise PayloadError(f"a body of {largest:,} bytes is more than the server takes, {self._max_body:,}")
+        self.topics.add(topic)
+        queues = await self._candidates(topic, messages[0].message_group)
+        if self._validates:
+            check_kind(queues[0], kind, topic)
+        ids = [self._ids.next() for _ in messages]
+        most = 1 if kind == v2.TRANSACTION else self._backoff.attempts
+        for attempt in itertools.count(1):
+            queue = queues[(attempt - 1) % len(queues)]
+            results = await self._attempt(queue, messages, ids, kind)
+            error = next((result for result in results if isinstance(result, ClientError)), None)
+            if error is None:
+                return results
+            self._isolated.add(queue.endpoints)
+            if attempt >= most or is_definite(error):
+                return results
+            _log.info("attempt %d to send to %s failed, trying again: %s", attempt, topic, error)
+            if isinstance(error, ThrottledError):
+                await asyncio.sleep(self._backoff.delay(attempt))
+        raise AssertionError("unreachable")
+
+    async def _candidates(self, topic: str, message_group: str) -> Sequence[Queue]:
+        route = await self.route(topic)
+        if message_group:
+            return [group_candidate(route, message_group)]
+        return candidates(route, next(self._turns), self._isolated, self._backoff.attempts)
+
+    async def _attempt(
+        self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int
+    ) -> Sequence[Receipt | ClientError]:
+        born, namespace = self.clock.now(), self.options.namespace
+        request = v2.SendMessageRequest(
+            messages=[
+                to_wire(message, Stamp(message_id, kind, namespace, born, self._host))
+                for message, message_id in zip(messages, ids, strict=True)
+            ]
+        )
+        for wire in request.messages:
+            wire.system_properties.queue_id = queue.id
+        try:
+            transport = self.transport(queue.endpoints)
+            response = await transport.call("SendMessage", request, self.options.request_timeout)
+        except ClientError as error:
+            return [error] * len(messages)
+        return _read_results(response, queue, len(messages))
+
+    # Transactions
+
+    async def _end_transaction(
+        self, topic: str, receipt: Receipt, resolution: int, source: int = v2.SOURCE_CLIENT
+    ) -> None:
+        kind: Any = resolution
+        origin: Any = source
+        request = v2.EndTransactionRequest(
+            topic=self.resource(topic),
+            message_id=receipt.message_id,
+            transaction_id=receipt.transaction_id,
+            resolution=kind,
+            source=origin,
+        )
+        transport = self.transport(receipt.endpoints)
+        await transport.call_checked("EndTransaction", request, self.options.request_timeout)
+
+    async def _recover(self, endpoints: Endpoints, command: v2.RecoverOrphanedTransactionCommand) -> None:
+        message = from_wire(command.message, endpoints)
+        if self._checker is None:
+            _log.warning("%s asks about transaction %s, and there is no checker", endpoints, message.message_id)
+            return
+        try:
+            answer = await self._checker(message)
+            if answer == "unknown":
+                return
+            receipt = Receipt(message.message_id, message.offset, message.queue_id, endpoints, command.transaction_id)
+            resolution = v2.COMMIT if answer == "commit" else v2.ROLLBACK
+            await self._end_transaction(message.topic, receipt, resolution, v2.SOURCE_SERVER_CHECK)
+        except Exception:
+            _log.exception("the end of transaction %s could not be told; the server asks again", message.message_id)
+
+
+def _read_results(response: v2.SendMessageResponse, queue: Queue, count: int) -> Sequence[Receipt | ClientError]:
+    """A receipt or an error for each of *count* messages."""
+    if len(response.entries) != count:
+        error = status_error(response.status) or ServerFailedError("the server's answer does not match the request")
+        return [error] * count
+    return [status_error(entry.status) or _receipt(entry, queue) for entry in response.entries]
+
+
+def _receipt(entry: v2.SendResultEntry, queue: Queue) -> Receipt:
+    return Receipt(entry.message_id, entry.offset, queue.id, queue.endpoints, entry.transaction_id, entry.recall_handle)
