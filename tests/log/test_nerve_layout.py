@@ -35,6 +35,7 @@ from millstream.log.nerve import NerveBackend, NerveHost, NerveQueue, is_nerve, 
 from millstream.log.nerve import reading as reading_module
 from millstream.log.nerve import writing as writing_module
 from millstream.log.nerve.packet import decode_packet, encode_packet
+from millstream.log.reader import ACK_SECONDS
 from millstream.log.sourced import Sourced
 from millstream.testing.faulty_connection import Fault, FaultyDriver
 from millstream.testing.nerve_original import OriginalQueue
@@ -610,6 +611,26 @@ def test_p10_one_writer_two_publishers_of_ours_cannot_be_at_work_at_once(log: Lo
             other.log(SPEC).writer()
         writer.append([b"b"])
     assert bodies(log) == [b"a", b"b"]
+
+
+def test_the_last_acknowledgements_are_stored_while_the_reader_idles(original: OriginalQueue, url: str) -> None:
+    """Nerve: the pointer stayed 4,786 to 11,015 behind, for ever."""
+    clock = VirtualClock()
+    store = LogStore(NerveBackend(parse_nerve(url), clock), clock, bodies_only=True)
+    with store, store.log(SPEC).reader("worker") as reader:
+        for batch in reader.batches():
+            reader.ack(batch.ids)
+        assert original.pointer("worker") == 0, "acknowledgements are gathered"
+        clock.advance(ACK_SECONDS)
+        deadline = SystemClock().monotonic() + 30
+        while original.pointer("worker") != 100 and SystemClock().monotonic() < deadline:
+            pass
+        assert original.pointer("worker") == 100, "and stored although nothing more is acknowledged"
+
+
+def test_doctor_looks_at_the_server_of_a_queue(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--store", url]) in {0, 1}
+    assert "innodb_flush_log_at_trx_commit" in capfd.readouterr().out
 
 
 def test_a_lone_send_waits_for_no_timer(log: Log) -> None:

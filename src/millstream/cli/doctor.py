@@ -81,6 +81,7 @@ def _folder(folder: Path) -> Check:
 def _database(url: str) -> Iterator[Check]:
     from millstream.log import mysql, postgres
     from millstream.log.mysql import server as mysql_server
+    from millstream.log.nerve import is_nerve, parse_nerve
     from millstream.log.postgres import server as postgres_server
 
     is_postgres = url.startswith("postgresql:")
@@ -89,7 +90,7 @@ def _database(url: str) -> Iterator[Check]:
         version, compared = (
             postgres_server.compare_server(postgres.parse_place(url))
             if is_postgres
-            else mysql_server.compare_server(mysql.parse_place(url))
+            else mysql_server.compare_server(parse_nerve(url).database if is_nerve(url) else mysql.parse_place(url))
         )
     except MillstreamError as error:
         yield Check("log server", False, str(error), "the log", f"start it with the settings in {shipped}")
