@@ -30,6 +30,9 @@ from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
 from millstream.log import LogSpec, LogStore
+from millstream.mill.audit_log import AuditLog
+from millstream.mill.audit_queue import AuditQueue
+from millstream.mill.auditor import AuditProcessor
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
@@ -39,11 +42,12 @@ from millstream.mill.providers import Providers
 from millstream.mill.repair_log import RepairLog
 from millstream.mill.repairer import Repairer, RepairProcessor
 from millstream.mill.report_folder import ReportFolder
-from millstream.mill.tasks import BitCheck, Duplicate, QueueName, Repair
+from millstream.mill.tasks import Audit, BitCheck, Duplicate, QueueName, Repair
 from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.settings import FILE_NAME, Settings
-from millstream.stores import CAS_SPACE, open_provider
+from millstream.stores import CAS_SPACE, Store, open_provider
+from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.tiers import open_store
 
 if TYPE_CHECKING:
@@ -274,7 +278,24 @@ class Node:
         settings = self.settings
         own = {name for name in settings.store_urls if self._is_new and settings.owns(name)}
         stores = {name: open_provider(url, create=name in own) for name, url in settings.store_urls.items()}
-        return Providers(stores, self.clock)
+        return Providers({name: self.audited(name, store) for name, store in stores.items()}, self.clock)
+
+    def audited(self, name: str, store: Store, *, user: str = "mill") -> Store:
+        """*store*, which the settings call *name*, as *user* changes it: audited where the settings say so."""
+        described = self.settings.stores.get(name)
+        if described is None or not described.audited:
+            return store
+        return AuditedStore(store, self.outbox, name, account=self.settings.mill.account, user=user)
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """Changes of audited stores that are on their way to the audit log."""
+        return Outbox(self.database, self.clock)
+
+    @cached_property
+    def audit_log(self) -> AuditLog:
+        """Every change that was made to audited stores."""
+        return AuditLog(self.database)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -308,7 +329,7 @@ class Node:
                 queue = LogWorkQueue(self.store.log(LogSpec(f"queue.{name}")), clock=self.clock)
                 self._resources.callback(queue.close)
                 queue.reclaim()  # the workers of a node end with it, so leases from before are nobody's
-                self._queues[name] = queue
+                self._queues[name] = AuditQueue(queue, self.outbox) if name == QueueName.AUDIT else queue
             return self._queues[name]
 
     def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
@@ -318,12 +339,13 @@ class Node:
             Duplicate: DuplicationProcessor(self.providers, self.manifest),
             BitCheck: BitCheckProcessor(checker),
             Repair: RepairProcessor(self.repairer),
+            Audit: AuditProcessor(self.outbox, lambda: self.policies),
         }
         mill = self.settings.mill
         return WorkerManager(
             [self.queue(name) for name in names],
             Registry(processors),
-            Sink(self.manifest, _Queues(self)),
+            Sink(self.manifest, _Queues(self), (self.audit_log, self.outbox)),
             self.clock,
             WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
             on_progress=on_progress,

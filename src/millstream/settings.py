@@ -162,10 +162,12 @@ def _seconds(duration: Duration) -> float:
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One storage provider. ``{data}`` in its URL stands for the node's data folder.
 
-    A URL holds no secret: one of S3 says which profile, or which environment variables, hold its credentials.
+    A URL holds no secret: one of S3 says which profile, or which environment variables, hold its credentials. With
+    ``audited`` every change that is made through the node is written to the audit log, and duplicated at once.
     """
 
     url: str
+    audited: bool = False
 
 
 class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -11,6 +11,7 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json, size_text
+from millstream.mill.audit_log import tsv_lines as tsv_lines_of_audit
 from millstream.mill.checker import Checked
 from millstream.mill.errors import MillError
 from millstream.mill.manifest import Event
@@ -18,6 +19,7 @@ from millstream.mill.policy import encode_policy
 from millstream.mill.policy_lint import lint_policy
 from millstream.mill.producer import Plan, duplication_rounds, plan_space_duplication
 from millstream.mill.providers import is_system
+from millstream.mill.reconciliation import missing_events
 from millstream.mill.recorder import record_space
 from millstream.mill.report import Report, ReportResult, build_report, tsv_lines
 from millstream.mill.sweep import check_space
@@ -26,8 +28,15 @@ from millstream.mill.workers import Tally
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores import StoreError
+from millstream.stores.audit import AuditedStore
 
-WORK = (QueueName.DUPLICATION_HIGH, QueueName.REPAIR, QueueName.DUPLICATION_LOW, QueueName.BIT_INTEGRITY)
+WORK = (
+    QueueName.AUDIT,
+    QueueName.DUPLICATION_HIGH,
+    QueueName.REPAIR,
+    QueueName.DUPLICATION_LOW,
+    QueueName.BIT_INTEGRITY,
+)
 """The queues that ``mill work`` empties, in order of priority."""
 
 
@@ -211,12 +220,74 @@ def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str
         click.echo(f"{len(content_ids)} tombstones recorded; `millstream mill duplicate` deletes the copies")
 
 
-def _spaces(node: Node, store: str | None, space: str | None) -> list[tuple[str, str]]:
-    """Every space of every configured store, listed or known to the manifest, but those of the system.
+@mill.command()
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@click.argument("content_id", required=False)
+@click.option("--recover", is_flag=True, help="First settle what a process on another machine left open when it ended.")
+@data_options
+@json_option
+def audit(
+    settings: Settings, store: str | None, space: str | None, content_id: str | None, recover: bool, as_json: bool
+) -> None:
+    """Print the audit log, of all audited stores or of the one named, as a table of text.
 
-    Of a store that cannot be listed only what the manifest knows is named, so that its reports say what is wrong.
+    Changes that were not processed yet are processed first, and duplicated (see `millstream mill work`).
     """
-    known = set(node.manifest.spaces())
+    with Node.open(settings) as node:
+        if recover:
+            for provider in node.providers.values():
+                if isinstance(provider, AuditedStore):
+                    provider.recover()
+        _process_audits(node)
+        events = node.audit_log.events(store, space, content_id)
+        if as_json:
+            for event in events:
+                print_json(event)
+            return
+        for line in tsv_lines_of_audit(events):
+            click.echo(line, nl=False)
+
+
+@mill.command()
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@data_options
+@json_option
+def reconcile(settings: Settings, store: str | None, space: str | None, as_json: bool) -> int:
+    """Compare what audited stores list with the audit log, and name every event that is missing.
+
+    Exit code 1 if there is any: somebody changed the store behind the back of the audit.
+    """
+    found = 0
+    with Node.open(settings) as node:
+        _process_audits(node)
+        for where in _spaces(node, store, space, known=node.audit_log.spaces()):
+            if not isinstance(node.providers[where[0]], AuditedStore):
+                continue
+            for missing in missing_events(node.providers, node.audit_log, node.outbox, *where):
+                found += 1
+                if as_json:
+                    print_json(missing)
+                else:
+                    name = f"{missing.store}/{missing.space}/{missing.content_id}"
+                    click.echo(f"{name}: no {missing.action.value}: {missing.reason}")
+    return 1 if found else 0
+
+
+def _process_audits(node: Node) -> None:
+    if node.outbox.undelivered() or node.queue(QueueName.AUDIT).depth().open:
+        node.workers(QueueName.AUDIT).run_until_drained()
+
+
+def _spaces(
+    node: Node, store: str | None, space: str | None, known: Iterable[tuple[str, str]] = ()
+) -> list[tuple[str, str]]:
+    """Every space of every configured store that is listed, or known to the manifest or otherwise; no system spaces.
+
+    Of a store that cannot be listed only what is known is named, so that its reports say what is wrong.
+    """
+    known = {*known, *node.manifest.spaces()}
     for name in node.providers:
         try:
             known |= {(name, listed) for listed in node.providers.call(node.providers[name].spaces)}

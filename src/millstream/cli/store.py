@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import mimetypes
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ from millstream.cli.common import data_options, is_terminal, json_option, print_
 from millstream.core.clock import MICROSECONDS
 from millstream.core.durable import replacing
 from millstream.core.errors import InputError
+from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores import (
     DEFAULT_MIMETYPE,
@@ -189,11 +191,20 @@ class _File(NamedTuple):
 def _open(settings: Settings, name: str, *, create: bool = False) -> Store:
     urls = settings.store_urls
     if name in urls:
-        return open_provider(urls[name], create=create or settings.owns(name))
+        opened = open_provider(urls[name], create=create or settings.owns(name))
+        return _audited(settings, name, opened)
     if ":" not in name:
         known = ", ".join(sorted(urls))
         raise StoreInputError(f"there is no store {name!r} in the settings (there is {known}); name one, or give a URL")
     return open_provider(name, create=create)
+
+
+def _audited(settings: Settings, name: str, opened: Store) -> Store:
+    """The store as this user changes it; the node's database is open until the command ends."""
+    if name not in settings.stores or not settings.stores[name].audited:
+        return opened
+    node = click.get_current_context().with_resource(Node.open(settings, create=True))
+    return node.audited(name, opened, user=getpass.getuser())
 
 
 def _files(paths: Iterable[Path], prefix: str) -> Iterator[_File]:

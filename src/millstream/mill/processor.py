@@ -7,16 +7,19 @@ from typing import Any, Protocol
 
 import msgspec
 
+from millstream.mill.audit_log import AuditLog
 from millstream.mill.errors import TaskError
 from millstream.mill.manifest import CheckResult, Event, Manifest
 from millstream.mill.tasks import QueueName, Task, encode_task
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.audit import AuditEvent, Outbox
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A processed task: ``summary`` for people, manifest events and check results to write, tasks to put on queues.
+    """A processed task: ``summary`` for people, what is to be written, tasks to put on queues.
 
-    With ``again`` the task is not settled: it goes back to the queue for that many seconds.
+    Written are manifest events, check results, and audited changes (to the audit log, out of the outbox). With
+    ``again`` the task is not settled: it goes back to the queue for that many seconds.
     """
 
     summary: str
@@ -24,6 +27,7 @@ class Result(msgspec.Struct, frozen=True):
     checks: tuple[CheckResult, ...] = ()
     tasks: tuple[tuple[QueueName, Task], ...] = ()
     again: float | None = None
+    audits: tuple[AuditEvent, ...] = ()
 
 
 class Processor(Protocol):
@@ -49,24 +53,33 @@ class Registry:
 
 
 class Sink:
-    """Writes down results: first new tasks, then the manifest; durable when :meth:`settle` returns.
+    """Writes down results: the manifest's events, then new tasks, then what checks found, and audits last.
 
-    A task whose results were written twice (its worker died before the acknowledgement) changes nothing more.
+    All is durable when :meth:`settle` returns. A task whose results were written twice (its worker died before the
+    acknowledgement) changes nothing more.
     """
 
-    def __init__(self, manifest: Manifest, queues: Mapping[str, WorkQueue]) -> None:
+    def __init__(
+        self, manifest: Manifest, queues: Mapping[str, WorkQueue], trail: tuple[AuditLog, Outbox] | None = None
+    ) -> None:
         self._manifest = manifest
         self._queues = queues
+        self._trail = trail
 
     def settle(self, results: Sequence[Result]) -> None:
         """Write down *results* in one transaction a place."""
+        events = [event for result in results for event in result.events]
+        checks = [check for result in results for check in result.checks]
+        audits = [audit for result in results for audit in result.audits]
+        if events:
+            self._manifest.record(events)  # first: a delete that is duplicated at once needs its tombstone
         for name in QueueName:
             bodies = [encode_task(task) for result in results for queue, task in result.tasks if queue == name]
             if bodies:
                 self._queues[name].put(bodies)
-        events = [event for result in results for event in result.events]
-        checks = [check for result in results for check in result.checks]
-        if events:
-            self._manifest.record(events)
         if checks:
             self._manifest.apply(checks)
+        if audits and self._trail is not None:
+            log, outbox = self._trail
+            log.append(audits)
+            outbox.remove([audit.number for audit in audits])

@@ -19,6 +19,7 @@ class QueueName(enum.StrEnum):
     DUPLICATION_LOW = "duplication-low"
     BIT_INTEGRITY = "bit-integrity"
     BIT_ERROR = "bit-error"
+    AUDIT = "audit"
     REPAIR = "repair"
 
 
@@ -60,7 +61,13 @@ class Repair(msgspec.Struct, frozen=True, tag="repair", forbid_unknown_fields=Tr
     reason: str = ""
 
 
-Task = Duplicate | BitCheck | BitError | Repair
+class Audit(msgspec.Struct, frozen=True, tag="audit", forbid_unknown_fields=True):
+    """Process one audited change: the event of this ``number`` in the outbox."""
+
+    number: int
+
+
+Task = Duplicate | BitCheck | BitError | Repair | Audit
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(Task)

@@ -1,0 +1,213 @@
+"""The outbox: a table of changes that are intended, done, or on their way to the audit queue."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import BusyError
+from millstream.stores.audit.events import AuditEvent
+from millstream.stores.audit.holders import new_holder
+from millstream.stores.protocol import ItemInfo, StoreError
+
+_metadata = sa.MetaData()
+
+_outbox = sa.Table(
+    "audit_outbox",
+    _metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("state", sa.Integer, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("store", sa.Text, nullable=False),
+    sa.Column("space", sa.Text, nullable=False),
+    sa.Column("content_id", sa.Text, nullable=False),
+    sa.Column("event", sa.LargeBinary, nullable=False),
+    sa.Column("item", sa.LargeBinary),
+    sa.Column("had_space", sa.Boolean, nullable=False),
+    sa.Index("audit_outbox_state", "state", "number"),
+    sa.Index("audit_outbox_target", "store", "space", "content_id"),
+    sqlite_autoincrement=True,
+)
+
+_LOCKS = 64
+"""Locks over which items are spread; a few items share one."""
+
+
+class _State(enum.IntEnum):
+    INTENDED = 0
+    DONE = 1
+    DELIVERED = 2
+
+
+class AuditBusyError(StoreError, BusyError):
+    """Another process is changing this item, or died over it."""
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A change that was begun: what it is to be, and what was there before it (an item, a space, or neither)."""
+
+    event: AuditEvent
+    holder: str
+    item: ItemInfo | None = None
+    had_space: bool = False
+
+
+class Outbox:
+    """The outbox in the database of *engine* (SQLite); the table is made where it is absent. Thread-safe.
+
+    Every call is one transaction, durable when it returns. *holder* names this process's writers.
+    """
+
+    def __init__(self, engine: sa.Engine, clock: Clock | None = None, *, holder: str | None = None) -> None:
+        self._engine, self._clock = engine, clock or SystemClock()
+        self.holder = holder or new_holder()
+        self._writing = threading.Lock()
+        self._last = 0
+        self._targets = tuple(threading.RLock() for _ in range(_LOCKS))
+        _metadata.create_all(engine)
+
+    def hold(self, store: str, space: str, content_id: str) -> AbstractContextManager[object]:
+        """The lock under which one item, or a space, is changed by the threads of this holder."""
+        return self._targets[hash((store, space, content_id)) % _LOCKS]
+
+    def begin(self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False) -> Intent:
+        """Write down that *event* is to happen, where *item* or the space was before; gives it its number and time.
+
+        Raises :class:`AuditBusyError` where another holder has begun a change of the same item or space.
+        """
+        with self._writing, self._engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE audit_outbox SET state = state WHERE 0")  # takes the lock before reading
+            others = connection.execute(_open_intents(event).where(_outbox.c.holder != self.holder)).first()
+            if others is not None:
+                raise _busy(event)
+            last = connection.execute(sa.select(sa.func.max(_outbox.c.at))).scalar_one() or 0
+            self._last = max(self._clock.now(), last + 1, self._last + 1)
+            event = msgspec.structs.replace(event, at=self._last)
+            values = {
+                "holder": self.holder, "state": _State.INTENDED, "at": event.at, "store": event.store,
+                "space": event.space, "content_id": event.content_id, "event": msgspec.json.encode(event),
+                "item": None if item is None else msgspec.json.encode(item), "had_space": had_space,
+            }  # fmt: skip
+            number = connection.execute(sa.insert(_outbox).values(values)).inserted_primary_key
+            assert number is not None
+            return Intent(msgspec.structs.replace(event, number=number[0]), self.holder, item, had_space)
+
+    def note(self, event: AuditEvent) -> None:
+        """Write down more of what an intended event is to be."""
+        self._update(event, _State.INTENDED)
+
+    def done(self, event: AuditEvent) -> None:
+        """The intended *event* happened, as it is described now."""
+        self._update(event, _State.DONE)
+
+    def cancel(self, number: int) -> None:
+        """The intended event of this number did not happen."""
+        intended = sa.delete(_outbox).where(_outbox.c.number == number, _outbox.c.state == _State.INTENDED)
+        with self._writing, self._engine.begin() as connection:
+            connection.execute(intended)
+
+    def open_intents(self, target: AuditEvent | None = None, *, others: bool = False) -> Sequence[Intent]:
+        """Intents of which it is not known whether they happened, the oldest first.
+
+        Those of this holder, or with *others* those of all; only those for the item or space of *target*.
+        """
+        query = _open_intents(target).order_by(_outbox.c.number)
+        if not others:
+            query = query.where(_outbox.c.holder == self.holder)
+        with self._engine.connect() as connection:
+            return [_intent(row) for row in connection.execute(query)]
+
+    def get(self, numbers: Iterable[int]) -> dict[int, AuditEvent]:
+        """The events of these *numbers* that are done and not removed yet, by number."""
+        query = sa.select(_outbox.c.number, _outbox.c.event).where(
+            _outbox.c.number.in_(list(numbers)), _outbox.c.state != _State.INTENDED
+        )
+        with self._engine.connect() as connection:
+            return {number: _event(number, data) for number, data in connection.execute(query)}
+
+    def events(self, *, after: int = 0, limit: int = 1000) -> Sequence[AuditEvent]:
+        """Events that are done and not removed yet, by number, from above *after*."""
+        query = (
+            sa.select(_outbox.c.number, _outbox.c.event)
+            .where(_outbox.c.state != _State.INTENDED, _outbox.c.number > after)
+            .order_by(_outbox.c.number)
+            .limit(limit)
+        )
+        with self._engine.connect() as connection:
+            return [_event(number, data) for number, data in connection.execute(query)]
+
+    def undelivered(self) -> int:
+        """How many events are done and were never delivered."""
+        query = sa.select(sa.func.count()).select_from(_outbox).where(_outbox.c.state == _State.DONE)
+        with self._engine.connect() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def deliver(self, put: Callable[[Sequence[int]], object], *, limit: int = 1000) -> int:
+        """Call *put* with the numbers of up to *limit* events that were never delivered; returns how many.
+
+        Where the process dies in between they are delivered again: whoever processes them knows their numbers.
+        """
+        query = (
+            sa.select(_outbox.c.number).where(_outbox.c.state == _State.DONE).order_by(_outbox.c.number).limit(limit)
+        )
+        with self._engine.connect() as connection:
+            numbers = list(connection.execute(query).scalars())
+        if numbers:
+            put(numbers)
+            delivered = (
+                sa.update(_outbox).where(_outbox.c.number == sa.bindparam("which")).values(state=_State.DELIVERED)
+            )
+            with self._writing, self._engine.begin() as connection:
+                connection.execute(delivered, [{"which": number} for number in numbers])
+        return len(numbers)
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Forget events that were processed."""
+        values = [{"which": number} for number in numbers]
+        if values:
+            with self._writing, self._engine.begin() as connection:
+                connection.execute(sa.delete(_outbox).where(_outbox.c.number == sa.bindparam("which")), values)
+
+    def pending(self, store: str, space: str) -> set[str]:
+        """The content ids of the space that have events, done or intended, which were not processed yet."""
+        query = sa.select(_outbox.c.content_id).where(_outbox.c.store == store, _outbox.c.space == space)
+        with self._engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
+    def _update(self, event: AuditEvent, state: _State) -> None:
+        change = sa.update(_outbox).where(_outbox.c.number == event.number, _outbox.c.state == _State.INTENDED)
+        with self._writing, self._engine.begin() as connection:
+            connection.execute(change.values(state=state, event=msgspec.json.encode(event)))
+
+
+def _open_intents(target: AuditEvent | None) -> sa.Select[Any]:
+    row = _outbox.c
+    query = sa.select(row.number, row.holder, row.event, row.item, row.had_space).where(row.state == _State.INTENDED)
+    if target is None:
+        return query
+    return query.where(row.store == target.store, row.space == target.space, row.content_id == target.content_id)
+
+
+def _intent(row: sa.Row[Any]) -> Intent:
+    before = None if row.item is None else msgspec.json.decode(row.item, type=ItemInfo)
+    return Intent(_event(row.number, row.event), row.holder, before, row.had_space)
+
+
+def _event(number: int, data: bytes) -> AuditEvent:
+    return msgspec.structs.replace(msgspec.json.decode(data, type=AuditEvent), number=number)
+
+
+def _busy(event: AuditEvent) -> AuditBusyError:
+    what = f"{event.content_id!r} in space {event.space!r}" if event.content_id else f"the space {event.space!r}"
+    return AuditBusyError(
+        f"{what} of store {event.store!r} is being changed by another process; if that one ended on another machine, "
+        "run `millstream mill audit --recover`"
+    )

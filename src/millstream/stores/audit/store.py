@@ -1,0 +1,244 @@
+"""The decorator that audits a store."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO, TypeVar, cast
+
+import msgspec
+
+from millstream.stores.audit.events import AuditAction, AuditEvent
+from millstream.stores.audit.holders import is_gone
+from millstream.stores.audit.outbox import Intent, Outbox
+from millstream.stores.checks import check_mimetype, check_properties
+from millstream.stores.hashing import hash_stream
+from millstream.stores.names import check_content_id, check_space
+from millstream.stores.protocol import (
+    DEFAULT_MIMETYPE,
+    Entry,
+    ItemInfo,
+    ItemNotFoundError,
+    SpaceNotFoundError,
+    Store,
+    StoreError,
+)
+
+Answer = TypeVar("Answer")
+
+
+class AuditedStore:
+    """The store *store*, called *name*, with every change in *outbox*, as done by *user* for *account*.
+
+    The methods are those of :class:`Store`; changes of one item come one after the other. A change whose outcome is not
+    known (the provider did not answer, the process died) is settled before the next change of the same item, or by
+    :meth:`recover`; while the process that began it lives, the item is busy to all others. All that is written to the
+    store has to be written through such decorators on the same database.
+    """
+
+    def __init__(self, store: Store, outbox: Outbox, name: str, *, account: str = "local", user: str = "n/a") -> None:
+        self.store, self.outbox, self.name = store, outbox, name
+        self._account, self._user = account, user
+
+    @property
+    def url(self) -> str:
+        """The URL of the store itself: whoever opens it is not audited."""
+        return self.store.url
+
+    def spaces(self) -> Sequence[str]:
+        return self.store.spaces()
+
+    def has_space(self, space: str) -> bool:
+        return self.store.has_space(space)
+
+    def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
+        return self.store.entries(space, prefix=prefix, after=after, limit=limit)
+
+    def info(self, space: str, content_id: str) -> ItemInfo:
+        return self.store.info(space, content_id)
+
+    def open(
+        self, space: str, content_id: str, *, start: int = 0, length: int | None = None
+    ) -> AbstractContextManager[BinaryIO]:
+        return self.store.open(space, content_id, start=start, length=length)
+
+    def create_space(self, space: str) -> None:
+        with self._changing(AuditAction.CREATE_SPACE, space) as event:
+            if not self.store.has_space(space):
+                self._change(self.outbox.begin(event), lambda _: self.store.create_space(space))
+
+    def delete_space(self, space: str) -> None:
+        with self._changing(AuditAction.DELETE_SPACE, space) as event:
+            if not self.store.has_space(space):
+                raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}")
+            self._change(self.outbox.begin(event, had_space=True), lambda _: self.store.delete_space(space))
+
+    def put(
+        self,
+        space: str,
+        content_id: str,
+        source: BinaryIO,
+        *,
+        mimetype: str = DEFAULT_MIMETYPE,
+        properties: Mapping[str, str] | None = None,
+        sha256: str | None = None,
+        create_only: bool = False,
+    ) -> ItemInfo:
+        check_mimetype(mimetype)
+        said = {"mimetype": mimetype, "properties": check_properties(properties)}
+        with self._changing(AuditAction.ADD_CONTENT, space, content_id, **said) as plain:
+            before = self._look(space, content_id)
+            event = msgspec.structs.replace(plain, sha256=(sha256 or _known_sum(source) or "").lower() or None)
+
+            def put(intent: Intent) -> ItemInfo:
+                stream = source if event.sha256 else cast(BinaryIO, _Witness(source, intent.event, self.outbox))
+                return self.store.put(
+                    space, content_id, stream, mimetype=mimetype, properties=properties, sha256=event.sha256,
+                    create_only=create_only,
+                )  # fmt: skip
+
+            return self._change(self.outbox.begin(event, item=before), put)
+
+    def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
+        said = {"properties": check_properties(properties)}
+        with self._changing(AuditAction.SET_CONTENT_PROPERTIES, space, content_id, **said) as event:
+            before = self.store.info(space, content_id)
+            return self._change(
+                self.outbox.begin(event, item=before),
+                lambda _: self.store.set_properties(space, content_id, properties),
+            )
+
+    def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
+        source = self.store.info(space, content_id)
+        said = {"source_space": space, "source_content_id": content_id, **_described(source)}
+        said["properties"] = dict(source.properties)
+        with self._changing(AuditAction.COPY_CONTENT, to_space, to_content_id, **said) as event:
+            before = self._look(to_space, to_content_id)
+            return self._change(
+                self.outbox.begin(event, item=before),
+                lambda _: self.store.copy(space, content_id, to_space, to_content_id),
+            )
+
+    def delete(self, space: str, content_id: str) -> None:
+        with self._changing(AuditAction.DELETE_CONTENT, space, content_id) as plain:
+            before = self.store.info(space, content_id)
+            event = msgspec.structs.replace(plain, **_described(before))
+            self._change(self.outbox.begin(event, item=before), lambda _: self.store.delete(space, content_id))
+
+    def recover(self) -> int:
+        """Settle every open change of this store, whoever began it: nobody else may be writing. Returns how many.
+
+        Raises :class:`StoreError` where the store does not answer.
+        """
+        intents = [intent for intent in self.outbox.open_intents(others=True) if intent.event.store == self.name]
+        for intent in intents:
+            self._settle(intent)
+        return len(intents)
+
+    @contextlib.contextmanager
+    def _changing(
+        self, action: AuditAction, space: str, content_id: str | None = None, **said: Any
+    ) -> Iterator[AuditEvent]:
+        """Hold the item (or the space) and settle what is open of it; gives the event that is to happen."""
+        check_space(space)
+        target = "" if content_id is None else check_content_id(content_id)
+        store_type = self.url.partition(":")[0]
+        event = AuditEvent(action, self._user, 0, self._account, self.name, store_type, space, target, **said)
+        with self.outbox.hold(self.name, space, target):
+            for intent in self.outbox.open_intents(event, others=True):
+                if intent.holder == self.outbox.holder or is_gone(intent.holder):
+                    self._settle(intent)
+            yield event
+
+    def _change(self, intent: Intent, act: Callable[[Intent], Answer]) -> Answer:
+        try:
+            answer = act(intent)
+        except Exception:
+            with contextlib.suppress(StoreError):  # it stays open until the store answers
+                self._settle(intent)
+            raise
+        described = _described(answer) if isinstance(answer, ItemInfo) else {}
+        if intent.event.action == AuditAction.SET_CONTENT_PROPERTIES:
+            described = {}
+        self.outbox.done(msgspec.structs.replace(intent.event, **described))
+        return answer
+
+    def _settle(self, intent: Intent) -> None:
+        """Find out whether the change happened, and write that down."""
+        event = next((o.event for o in self.outbox.open_intents(intent.event, others=True) if _same(o, intent)), None)
+        if event is None:
+            return
+        if event.content_id:
+            now = self._look(event.space, event.content_id)
+            happened = _item_changed(event, intent.item, now)
+        else:
+            happened = self.store.has_space(event.space) != intent.had_space
+        if happened:
+            self.outbox.done(event)
+        else:
+            self.outbox.cancel(event.number)
+
+    def _look(self, space: str, content_id: str) -> ItemInfo | None:
+        try:
+            return self.store.info(space, content_id)
+        except (ItemNotFoundError, SpaceNotFoundError):
+            return None
+
+
+class _Witness(io.RawIOBase):
+    """Passes *source* on, and has its SHA-256 in the outbox before the end of the bytes is told to anybody.
+
+    So where the outbox has none, the store never saw the end, and has stored nothing.
+    """
+
+    def __init__(self, source: BinaryIO, event: AuditEvent, outbox: Outbox) -> None:
+        super().__init__()
+        self._source, self._event, self._outbox = source, event, outbox
+        self._digest, self._size, self._noted = hashlib.sha256(), 0, False
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._source.read(size)
+        self._digest.update(data)
+        self._size += len(data)
+        if (not data or size < 0) and not self._noted:
+            self._noted = True
+            known = {"sha256": self._digest.hexdigest(), "size": self._size}
+            self._outbox.note(msgspec.structs.replace(self._event, **known))
+        return data
+
+
+def _item_changed(event: AuditEvent, before: ItemInfo | None, now: ItemInfo | None) -> bool:
+    """Whether the item is as *event* would have made it, and was not so before."""
+    if event.action == AuditAction.DELETE_CONTENT:
+        return now is None
+    if now is None or now == before:
+        return False
+    if event.action == AuditAction.SET_CONTENT_PROPERTIES:
+        return dict(now.properties) == event.properties
+    if now.checksum() is not None and event.sha256 is not None:
+        return now.checksum() == event.sha256
+    return event.action == AuditAction.COPY_CONTENT and now.size == event.size
+
+
+def _same(one: Intent, other: Intent) -> bool:
+    return one.event.number == other.event.number
+
+
+def _described(info: ItemInfo) -> dict[str, Any]:
+    return {"sha256": info.checksum(), "size": info.size, "mimetype": info.mimetype}
+
+
+def _known_sum(source: BinaryIO) -> str | None:
+    """The SHA-256 of what *source* still gives, where it can be read twice."""
+    if not (isinstance(source, io.IOBase) and source.seekable()):
+        return None
+    start = source.tell()
+    sha256 = hash_stream(source).sha256
+    source.seek(start)
+    return sha256

@@ -1,0 +1,248 @@
+"""From an audited change to the audit log, the manifest and the copies; and back, to the event that is missing."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.mill.audit_log import AuditLog, tsv_lines
+from millstream.mill.audit_queue import AuditQueue
+from millstream.mill.auditor import AuditProcessor
+from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.place import Place
+from millstream.mill.policy import Pair, Policy
+from millstream.mill.policy_repository import Policies
+from millstream.mill.processor import Registry, Sink
+from millstream.mill.reconciliation import missing_events
+from millstream.mill.tasks import Audit, Duplicate, QueueName, decode_task
+from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.stores import LocalStore, MemoryStore
+from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, Outbox
+
+POLICIES = Policies({"acme": Policy("acme", {"s": (Pair("1", "2"), Pair("1", "3"))}, (Pair("2", "3"),), ("t",))})
+
+
+class Mill:
+    """Store "1" is audited; its changes go to "2" and "3" by policy."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.outbox, self.log = Outbox(world.engine, world.clock), AuditLog(world.engine)
+        self.inner = world.stores["1"]
+        self.store = AuditedStore(self.inner, self.outbox, "1", account="acme", user="ann")
+        world.stores["1"] = self.store
+        self.queue = AuditQueue(world.queue("audit"), self.outbox)
+        self.high = world.queue("duplication-high")
+
+    def work(self, *, copies: bool = True) -> WorkerManager:
+        registry = Registry(
+            {
+                Audit: AuditProcessor(self.outbox, lambda: POLICIES),
+                Duplicate: DuplicationProcessor(self.world.providers, self.world.manifest),
+            }
+        )
+        queues = {QueueName.AUDIT: self.queue, QueueName.DUPLICATION_HIGH: self.high}
+        sink = Sink(self.world.manifest, queues, (self.log, self.outbox))
+        settings = WorkerSettings(threads=2, linger=0, idle_first=1)
+        chosen = [self.queue, self.high] if copies else [self.queue]
+        manager = WorkerManager(chosen, registry, sink, self.world.clock, settings)
+        tally = manager.run_until_drained()
+        assert tally.dead == 0
+        return manager
+
+    def put(self, content_id: str, body: bytes = b"body", space: str = "s") -> None:
+        self.store.create_space(space)
+        self.store.put(space, content_id, io.BytesIO(body))
+
+    def missing(self) -> list[tuple[str, str]]:
+        found = missing_events(self.world.providers, self.log, self.outbox, "1", "s")
+        return [(one.content_id, one.action.value) for one in found]
+
+
+@pytest.fixture
+def mill(world: Any) -> Mill:
+    return Mill(world)
+
+
+def high_tasks(mill: Mill) -> list[Duplicate]:
+    tasks = [decode_task(lease.body) for lease in mill.high.lease(1000, visibility=100)]
+    return [task for task in tasks if isinstance(task, Duplicate)]
+
+
+def test_a_change_is_logged_recorded_and_brought_to_every_copy(mill: Mill) -> None:
+    mill.put("a", b"grain")
+    mill.work()
+    assert [event.action.value for event in mill.log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
+    row = mill.world.manifest.get("1", "s", "a")
+    assert (row.size, row.deleted) == (5, False)
+    for copy in "23":
+        assert mill.world.read(Place(copy, "s", "a")) == b"grain"
+    mill.store.delete("s", "a")
+    mill.work()
+    assert mill.world.manifest.get("1", "s", "a").deleted
+    assert not any(mill.world.has(Place(copy, "s", "a")) for copy in "23")
+    assert mill.outbox.events() == [] and mill.queue.depth().open == 0
+
+
+def test_tasks_are_made_by_policy_for_the_actions_that_are_duplicated(mill: Mill) -> None:
+    mill.put("a")
+    mill.store.set_properties("s", "a", {"p": "1"})
+    mill.store.copy("s", "a", "s", "b")
+    for content_id in "ab":
+        mill.store.delete("s", content_id)
+    mill.store.delete_space("s")
+    mill.put("ignored", space="t")
+    mill.put("other", space="elsewhere")
+    mill.work(copies=False)
+    expected = [Duplicate("1", copy, "s", name) for name in ("a", "a", "b", "a", "b", "") for copy in "23"]
+    assert high_tasks(mill) == expected
+    assert len(list(mill.log.events())) == 11
+
+
+def test_an_event_that_is_processed_twice_is_in_the_log_once(mill: Mill) -> None:
+    mill.put("a")
+    (space, added) = mill.outbox.events()
+    for _ in range(2):
+        mill.log.append([space, added])
+    mill.queue.pump()
+    mill.queue.put([b'{"type":"audit","number":2}', b'{"type":"audit","number":999}'])
+    mill.work()
+    assert list(mill.log.events()) == [space, added]
+
+
+def test_a_worker_that_dies_before_the_acknowledgement_loses_nothing(mill: Mill) -> None:
+    mill.put("a")
+    (lease, *_) = [one for one in mill.queue.lease(2, visibility=5) if b"2" in one.body]
+    processor = AuditProcessor(mill.outbox, lambda: POLICIES)
+    result = processor.process(decode_task(lease.body), 1)
+    Sink(mill.world.manifest, {QueueName.DUPLICATION_HIGH: mill.high}, (mill.log, mill.outbox)).settle([result])
+    mill.world.clock.sleep(6)
+    mill.work()
+    assert [event.action.value for event in mill.log.events()] == ["CREATE_SPACE", "ADD_CONTENT"]
+    assert mill.world.has(Place("2", "s", "a")) and mill.world.has(Place("3", "s", "a"))
+
+
+def test_events_out_of_order_leave_the_manifest_of_the_last(mill: Mill) -> None:
+    for body in (b"one", b"two", b"three"):
+        mill.put("a", body)
+    mill.store.delete("s", "a")
+    mill.put("a", b"four")
+    mill.queue.pump()
+    leases = list(mill.world.queue("audit").lease(100, visibility=100))
+    random.Random(5).shuffle(leases)
+    processor = AuditProcessor(mill.outbox, lambda: POLICIES)
+    sink = Sink(mill.world.manifest, {QueueName.DUPLICATION_HIGH: mill.high}, (mill.log, mill.outbox))
+    for lease in leases:
+        sink.settle([processor.process(decode_task(lease.body), 1)])
+    row = mill.world.manifest.get("1", "s", "a")
+    assert (row.size, row.deleted) == (4, False)
+    assert [event.number for event in mill.log.events()] == sorted(event.number for event in mill.log.events())
+
+
+def test_what_was_changed_behind_the_audit_is_named(mill: Mill) -> None:
+    for content_id in ("deleted", "grown", "kept", "replaced", "thrice"):
+        mill.put(content_id, b"grain")
+    mill.store.delete("s", "thrice")
+    mill.put("thrice", b"grain")
+    mill.put("gone", b"grain")
+    mill.store.delete("s", "gone")
+    mill.work()
+    assert mill.missing() == []
+    mill.world.clock.sleep(1)
+    mill.inner.delete("s", "deleted")
+    mill.inner.put("s", "grown", io.BytesIO(b"grain and more"))
+    mill.inner.put("s", "replaced", io.BytesIO(b"chaff"))
+    mill.inner.put("s", "gone", io.BytesIO(b"grain"))
+    mill.inner.put("s", "new", io.BytesIO(b"grain"))
+    assert mill.missing() == [
+        ("deleted", "DELETE_CONTENT"),
+        ("gone", "ADD_CONTENT"),
+        ("grown", "ADD_CONTENT"),
+        ("new", "ADD_CONTENT"),
+        ("replaced", "ADD_CONTENT"),
+    ]
+    mill.put("new", b"now it is known")
+    assert ("new", "ADD_CONTENT") not in mill.missing()  # its event is on the way
+
+
+def test_an_event_dropped_from_the_outbox_by_hand_is_named(mill: Mill) -> None:
+    mill.put("a")
+    mill.put("b")
+    mill.outbox.remove([2])
+    mill.work()
+    assert mill.missing() == [("a", "ADD_CONTENT")]
+
+
+def test_many_items_are_reconciled_page_by_page(mill: Mill) -> None:
+    many = [
+        AuditEvent(AuditAction.ADD_CONTENT, "ann", n + 1, "acme", "1", "memory", "s", f"{n:05d}", size=0, number=n + 1)
+        for n in range(2500)
+    ]
+    mill.log.append(many)
+    mill.inner.create_space("s")
+    assert [event.content_id for event in mill.log.present("1", "s")] == [event.content_id for event in many]
+    assert len(mill.missing()) == 2500
+
+
+def test_a_line_of_the_table_is_always_an_event(mill: Mill) -> None:
+    odd = AuditEvent(
+        AuditAction.ADD_CONTENT,
+        "ann",
+        1,
+        "acme",
+        "1",
+        "file",
+        "s",
+        "new\nline\ttab\\",
+        properties={"a": "é\n"},
+        number=1,
+    )
+    lines = list(tsv_lines([odd]))
+    assert [line.count("\n") for line in lines] == [1, 1]
+    values = dict(zip(lines[0].rstrip("\n").split("\t"), lines[1].rstrip("\n").split("\t"), strict=True))
+    assert values["content_id"] == "new\\nline\\ttab\\\\"
+    assert (values["action"], values["at"], values["sha256"]) == ("ADD_CONTENT", "1", "")
+
+
+def test_the_command_line_audits_what_the_settings_say(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    (data / "policies").mkdir(parents=True)
+    (data / "policies" / "duplication-accounts.json").write_text('["local"]')
+    pair = {"srcStoreId": "first", "destStoreId": "second"}
+    (data / "policies" / "local-duplication-policy.json").write_text(json.dumps({"defaultPolicies": [pair]}))
+    lines = [
+        '[stores.first]\nurl = "file://{data}/stores/first"\naudited = true\n',
+        '[stores.second]\nurl = "file://{data}/stores/second"\n',
+    ]
+    (data / "millstream.toml").write_text("".join(lines))
+    (tmp_path / "a.txt").write_bytes(b"grain")
+
+    def millstream(*words: str) -> tuple[int, str]:
+        code = run([*words, "--data", str(data)])
+        return code, capfd.readouterr().out
+
+    assert millstream("store", "put", "second", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
+    assert millstream("store", "rm", "second", "s", "a.txt")[0] == 0
+    assert millstream("store", "put", "first", "s", str(tmp_path / "a.txt"), "--create")[0] == 0
+    code, printed = millstream("mill", "audit", "--json")
+    assert code == 0
+    assert [json.loads(line)["action"] for line in printed.splitlines()] == ["CREATE_SPACE", "ADD_CONTENT"]
+    assert millstream("mill", "work", "--drain")[0] == 0
+    assert (data / "stores" / "second" / "s" / "a.txt").read_bytes() == b"grain"
+    assert millstream("mill", "reconcile") == (0, "")
+    LocalStore(data / "stores" / "first").put("s", "b.txt", io.BytesIO(b"behind"))
+    code, printed = millstream("mill", "reconcile")
+    assert (code, printed) == (1, "first/s/b.txt: no ADD_CONTENT: it is listed and was never added\n")
+    assert millstream("mill", "audit", "first", "s", "a.txt")[1].count("\n") == 2
+
+
+def test_a_store_that_is_not_audited_costs_nothing(world: Any) -> None:
+    assert isinstance(world.stores["1"], MemoryStore)
+    world.put(Place("1", "s", "a"))
+    assert Outbox(world.engine).events() == []
