@@ -9,6 +9,7 @@ from __future__ import annotations
 
 BENCHMARKS = {
     "log": "millstream.bench.log",
+    "log-flat": "millstream.bench.log_flat",
     "batching": "millstream.bench.batching",
 }
 """Each benchmark by name, and the module that holds it (loaded only when it is run)."""

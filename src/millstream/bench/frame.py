@@ -91,7 +91,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class BenchmarkModule(Protocol):
-    """What a module named in :data:`millstream.bench.BENCHMARKS` offers."""
+    """What a module named in :data:`millstream.bench.BENCHMARKS` offers; ``ROUNDS``, if it is there, limits them."""
 
     __doc__: str | None
 
@@ -120,6 +120,7 @@ def run_benchmark(
     """
     module, parts = load_benchmark(name), parts or {}
     _check_parts(name, module, parts)
+    runs = min(runs, getattr(module, "ROUNDS", runs))
     measured_at, begin = clock.now(), clock.monotonic()
     with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=folder, ignore_cleanup_errors=True) as work:
         results = tuple(measure(comparison, runs, show) for comparison in module.comparisons(size, Path(work), **parts))

@@ -40,6 +40,8 @@ from millstream.core.durable import write_durably
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Work in a new folder in this one: the disk that is measured.",
 )
+@click.option("--up-to", metavar="N", help="Of log-flat: how many messages the log grows to, as in 1e9.")
+@click.option("--stores", metavar="LIST", help="Of log-flat: where, as in segments,sqlite.")
 def bench(
     name: str,
     runs: int,
