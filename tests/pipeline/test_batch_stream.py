@@ -7,7 +7,6 @@ import json
 import random
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,18 +160,7 @@ def test_p5_history_hands_what_is_open_over_to_the_stream_or_the_service(
     assert sorted([reject.rejected for reject in job.rejects()] + refused) == sorted(everyone)
 
 
-STREAM = """
-    import sys
-    from pathlib import Path
-    import msgspec
-    from millstream.pipeline.jobs.stream import StreamPlan, run_stream
-    from millstream.pipeline.session import SparkOptions, spark_session
-
-    folder = Path(sys.argv[1])
-    plan = msgspec.json.decode(sys.argv[2], type=StreamPlan, dec_hook=lambda _, text: Path(text))
-    with spark_session(folder / "work", SparkOptions(master="local[2]")) as spark:
-        run_stream(spark, plan, available_now=True)
-"""
+STREAM = Path(__file__).parent / "children" / "stream_batches.py"
 
 
 def test_p5_a_query_that_is_killed_at_any_moment_loses_and_doubles_nothing(
@@ -184,7 +172,7 @@ def test_p5_a_query_that_is_killed_at_any_moment_loses_and_doubles_nothing(
     write_log(log_url, "untidy", in_order(untidy(5, 3000)))
     for turn in range(6 if size == "long" else 1):
         arguments = [str(tmp_path), msgspec.json.encode(plan, enc_hook=str).decode()]
-        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(STREAM), *arguments])
+        child = subprocess.Popen([sys.executable, STREAM, *arguments])
         enough = draw.randrange(10, 400) * (turn + 1)
         deadline = clock.monotonic() + 300
         while child.poll() is None and len(written(log_url, plan.output)) < enough:

@@ -11,5 +11,6 @@ BENCHMARKS = {
     "log": "millstream.bench.log",
     "log-flat": "millstream.bench.log_flat",
     "batching": "millstream.bench.batching",
+    "batching-spark": "millstream.bench.batching_spark",
 }
 """Each benchmark by name, and the module that holds it (loaded only when it is run)."""

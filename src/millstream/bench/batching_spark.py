@@ -1,0 +1,164 @@
+"""Event-time batching on Spark: the job over history and the stream, over one log, on this machine's cores."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.batching import BatchConfig, Rulebook
+from millstream.bench.batching import KEYS, MAX_DELAY, PERIOD, WINDOW
+from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.core.clock import Clock, SystemClock
+from millstream.log import LogSpec, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millstream.pipeline.jobs.batchsink import Trigger
+
+MESSAGES: dict[Size, int] = {"quick": 20_000, "small": 400_000, "full": 2_000_000}
+SOURCES: dict[Size, tuple[int, ...]] = {"quick": (100,), "small": (1, 1000, 20_000), "full": (1, 100, 1000, 20_000)}
+GROWTH: dict[Size, tuple[int, ...]] = {"quick": (), "small": (), "full": (100_000, 1_000_000, 10_000_000)}
+PER_TRIGGER = 200_000
+SHARDS = 4
+
+_BLOCK = 65_536
+_BODY = 40
+
+
+def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
+    """One comparison for each number of sources, and one of the job over logs that grow."""
+    from millstream.pipeline.session import SparkOptions, spark_session
+
+    with spark_session(folder / "spark", SparkOptions()) as spark:
+        work = Work(spark, folder, SystemClock())
+        for sources in SOURCES[size]:
+            yield work.hosts(MESSAGES[size], sources)
+        if GROWTH[size]:
+            yield work.growth(GROWTH[size])
+
+
+class Work:
+    """Logs of a fleet's readings in *folder*, and the two hosts on Spark that batch them."""
+
+    def __init__(self, spark: SparkSession, folder: Path, clock: Clock) -> None:
+        self._spark, self._folder, self._clock = spark, folder, clock
+        self._url = f"sqlite:///{folder / 'log.db'}"
+        self._turns = itertools.count()
+        self._rules = Rulebook(BatchConfig(WINDOW, MAX_DELAY))
+
+    def hosts(self, count: int, sources: int) -> Comparison:
+        """Both hosts on the same *count* messages of *sources* devices."""
+        log = self._write(count, sources)
+        return Comparison(
+            title=f"{sources:,} sources",
+            unit="messages/s",
+            conditions=(
+                f"{count:,} messages of {_BODY} bytes in a SQLite log, master local[*]. History: from the log to "
+                "named batches in Parquet, all batches, with and without the message lines and Merkle roots that "
+                f"anchoring needs. Stream: {PER_TRIGGER:,} messages a trigger, {SHARDS} shards, batches and state "
+                "durable after each, started anew; from its second trigger on it is the steady rate"
+            ),
+            contenders=[
+                Contender("history, batches", functools.partial(self._history, log, count, whole=False)),
+                Contender("history, batches and lines", functools.partial(self._history, log, count, whole=True)),
+                Contender("stream", functools.partial(self._stream, log, count)),
+            ],
+        )
+
+    def growth(self, counts: tuple[int, ...]) -> Comparison:
+        """The job over history on ever larger logs of 1,000 devices: does a message cost the same?"""
+        logs = {count: self._write(count, 1000) for count in counts}
+        return Comparison(
+            title="History of logs that grow",
+            unit="messages/s",
+            conditions="1,000 sources; from the log to named batches in Parquet; the first is the smallest log",
+            contenders=[
+                Contender(f"{count:,} messages", functools.partial(self._history, log, count, whole=False))
+                for count, log in logs.items()
+            ],
+        )
+
+    def _write(self, count: int, sources: int) -> str:
+        log = f"fleet-{sources}-{count}"
+        with open_store(self._url) as store, store.log(LogSpec(log)).writer() as writer:
+            for batch in fleet_messages(count, sources).to_batches(max_chunksize=_BLOCK):
+                writer.append(batch)
+        return log
+
+    def _history(self, log: str, count: int, *, whole: bool) -> Sample:
+        from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
+
+        from millstream.pipeline.jobs.history import batch_range, plan_range
+
+        target = self._folder / f"history-{next(self._turns)}"
+        begin = self._clock.monotonic()
+        wanted = plan_range(self._url, log, None, None, self._clock)
+        batches = batch_range(self._spark, self._url, wanted, self._rules, flush=True, whole=whole)
+        batches.write.parquet(str(target))
+        seconds = self._clock.monotonic() - begin
+        found = self._spark.read.parquet(str(target)).where("batch is not null")
+        (row,) = found.agg(F.count("*").alias("batches"), F.sum(F.size("ids")).alias("members")).collect()
+        _check(row["members"], count)
+        return Sample(count / seconds, {"batches": row["batches"]})
+
+    def _stream(self, log: str, count: int) -> Sample:
+        from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+
+        output = f"stream-{next(self._turns)}"
+        plan = StreamPlan(
+            self._url, log, output, self._rules, self._folder / f"{output}.state", SHARDS, PER_TRIGGER, interval=0.0
+        )
+        ends: list[tuple[float, int]] = []
+
+        def note(trigger: Trigger) -> None:
+            ends.append((self._clock.monotonic(), trigger.last_id))
+
+        begin = self._clock.monotonic()
+        done = run_stream(self._spark, plan, available_now=True, on_trigger=note, clock=self._clock)
+        seconds = self._clock.monotonic() - begin
+        _check(done.position, count)
+        figures: dict[str, float] = {"batches": done.batches}
+        if len(ends) > 1:
+            figures["steady messages/s"] = (ends[-1][1] - ends[0][1]) / (ends[-1][0] - ends[0][0])
+        return Sample(count / seconds, figures)
+
+
+def fleet_messages(count: int, sources: int, seed: int = 1) -> pa.Table:
+    """*count* messages of *sources* devices in order of receipt; each reports :data:`KEYS` keys once a period."""
+    draw = np.random.Generator(np.random.PCG64(seed))
+    number = np.arange(count)
+    source, key = (number // KEYS) % sources, number % KEYS
+    time = number // (sources * KEYS) * PERIOD + source * PERIOD // sources + draw.integers(0, WINDOW // 2, count)
+    received = time + draw.integers(0, MAX_DELAY, count)
+    order = np.argsort(received, kind="stable")
+    names = pa.array([f"device-{device}" for device in range(sources)])
+    keys = pa.array([f"key-{place}" for place in range(KEYS)])
+    return pa.table(
+        {
+            "source": names.take(pa.array(source[order])),
+            "key": keys.take(pa.array(key[order])),
+            "event_time": pa.array(time[order]),
+            "received_at": pa.array(received[order]),
+            "body": _bodies(draw, count),
+        }
+    )
+
+
+def _bodies(draw: np.random.Generator, count: int) -> pa.Array:
+    """*count* bodies of :data:`_BODY` hexadecimal digits."""
+    digits = draw.bytes(count * _BODY // 2).hex().encode("ascii")
+    offsets = np.arange(count + 1, dtype=np.int32) * _BODY
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+
+
+def _check(found: int, count: int) -> None:
+    """All messages must have been batched or taken (none of a fleet's is late or a copy)."""
+    if found != count:
+        raise AssertionError(f"{found} of {count} messages were batched")
