@@ -65,7 +65,7 @@ def rejects_of(history):
     return sorted((row["rejected"], row["reason"]) for row in history.rejects.to_pylist())
 
 
-@settings(max_examples=10_000 if LONG else 500, deadline=None)
+@settings(max_examples=10_000 if LONG else 100, deadline=None)
 @given(configs, records, st.none() | st.integers(-60, 250))
 def test_p5_determinism_columns_give_what_the_plain_rule_gives(config, events, clock):
     history = cut_columns(table_of(events), config, clock)

@@ -16,7 +16,7 @@ from millstream.testing.batching import plain_batches, spelled
 LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
-many = settings(max_examples=10_000 if LONG else 300, deadline=None)
+many = settings(max_examples=10_000 if LONG else 100, deadline=None)
 
 SPAN = 100
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from millstream.batching.borders import Borders, Flags, Integers, find_borders
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ColumnsError, ConfigError
-from millstream.batching.event import EventBatch
+from millstream.batching.event import EventBatch, Kind
 from millstream.batching.identity import name_batch
 
 BATCH_SCHEMA = pa.schema(
@@ -64,14 +64,15 @@ class History(NamedTuple):
     events: pa.Table
     rows: Integers
 
-    def named(self) -> Iterator[EventBatch]:
-        """The batches one by one under their identities; this does make Python objects."""
-        members = self.events.select(["event_time", "key", "digest", "received_at", "id", "size"]).take(self.rows)
-        rows = zip(*(column.to_pylist() for column in members.columns), strict=True)
+    def named(self, kind: Kind = "batch") -> Iterator[EventBatch]:
+        """The batches one by one, as *kind*, under their identities; this does make Python objects."""
+        columns = self.events.select(["event_time", "key", "digest", "received_at", "id", "size"]).take(self.rows)
+        rows = zip(*(column.to_pylist() for column in columns.columns), strict=True)
         batches = self.batches.select(["source", "closed_at", "cut"]).to_pylist()
         sizes = pc.list_value_length(self.batches["events"]).to_pylist()
         for batch, size in zip(batches, sizes, strict=True):
-            yield name_batch(self.config, batch["source"], list(islice(rows, size)), batch["closed_at"], batch["cut"])
+            members = list(islice(rows, size))
+            yield name_batch(self.config, batch["source"], members, batch["closed_at"], batch["cut"], kind=kind)
 
 
 class _Columns(NamedTuple):
