@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -71,31 +72,28 @@ def check_group_name(name: str) -> None:
         )
 
 
-def message_kind(message: v2.Message) -> int:
-    """The type of *message*: what it says, or what its properties make it."""
-    system = message.system_properties
-    if system.message_type:
-        return system.message_type
-    if system.message_group:
-        return v2.FIFO
-    return v2.DELAY if system.HasField("delivery_timestamp") else v2.NORMAL
+def message_kind(system: v2.SystemProperties) -> int:
+    """The type of the message with the properties *system*: what it says, or what the others make it."""
+    return system.message_type or _kind_by_properties(system)
 
 
 def check_message(message: v2.Message, spec: TopicSpec) -> int:
     """The type of *message*, which may go to the topic *spec*. Raises :class:`RefusedError` where it may not."""
-    kind = message_kind(message)
-    if kind in (v2.LITE, v2.PRIORITY):
+    system = message.system_properties
+    kind = message_kind(system)
+    if kind != spec.kind and kind in (v2.LITE, v2.PRIORITY):
         name = v2.MessageType.Name(kind)
         raise RefusedError(v2.UNSUPPORTED, f"messages of the type {name} are not supported by this broker")
-    _check_body(message)
-    _check_properties(message)
-    _check_system(message)
+    _check_body(len(message.body))
+    if message.user_properties:
+        _check_properties(message.user_properties)
+    _check_system(system)
     if kind != spec.kind:
         raise RefusedError(
             v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"topic {spec.name} takes {spec.type} messages, not {v2.MessageType.Name(kind)}",
         )
-    if kind == v2.FIFO and not message.system_properties.message_group:
+    if kind == v2.FIFO and not system.message_group:
         raise RefusedError(v2.ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
     return kind
 
@@ -123,19 +121,20 @@ def check_invisible(duration: int, limits: Limits, *, shortest: int | None = Non
     return duration
 
 
-def _check_body(message: v2.Message) -> None:
-    if not message.body:
+def _kind_by_properties(system: v2.SystemProperties) -> int:
+    if system.message_group:
+        return v2.FIFO
+    return v2.DELAY if system.HasField("delivery_timestamp") else v2.NORMAL
+
+
+def _check_body(size: int) -> None:
+    if not size:
         raise RefusedError(v2.MESSAGE_BODY_EMPTY, "a message needs a body")
-    if len(message.body) > MAX_BODY:
-        raise RefusedError(
-            v2.MESSAGE_BODY_TOO_LARGE, f"a body of {len(message.body):,} bytes is larger than {MAX_BODY:,}"
-        )
+    if size > MAX_BODY:
+        raise RefusedError(v2.MESSAGE_BODY_TOO_LARGE, f"a body of {size:,} bytes is larger than {MAX_BODY:,}")
 
 
-def _check_properties(message: v2.Message) -> None:
-    pairs = message.user_properties
-    if not pairs:
-        return
+def _check_properties(pairs: Mapping[str, str]) -> None:
     if len(pairs) > MAX_PROPERTIES:
         raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs)} properties are more than {MAX_PROPERTIES}")
     size = 0
@@ -149,18 +148,21 @@ def _check_properties(message: v2.Message) -> None:
         raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties are too many")
 
 
-def _check_system(message: v2.Message) -> None:
-    system = message.system_properties
+def _check_system(system: v2.SystemProperties) -> None:
     if not system.message_id.strip():
         raise RefusedError(v2.ILLEGAL_MESSAGE_ID, "a message needs an id")
-    group = system.message_group
+    group, tag, keys = system.message_group, system.tag, system.keys
     if group and (not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group)):
         raise RefusedError(v2.ILLEGAL_MESSAGE_GROUP, f"a message group has 1 to {MAX_GROUP_BYTES} bytes, none control")
-    tag = system.tag
     if tag and (not tag.strip() or "|" in tag or _CONTROL.search(tag)):
         raise RefusedError(v2.ILLEGAL_MESSAGE_TAG, f"{tag[:80]!r} is no tag: not blank, no '|', no control characters")
-    if sum(map(len, system.keys)) + len(tag) > MAX_PROPERTY_BYTES:
+    if keys or tag:
+        _check_keys(keys, tag)
+
+
+def _check_keys(keys: Sequence[str], tag: str) -> None:
+    if sum(map(len, keys)) + len(tag) > MAX_PROPERTY_BYTES:
         raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag have more than 16 KiB")
-    for key in system.keys:
+    for key in keys:
         if not key.strip() or _CONTROL.search(key):
             raise RefusedError(v2.ILLEGAL_MESSAGE_KEY, "a key must not be blank and has no control characters")

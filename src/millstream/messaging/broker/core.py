@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from millstream.core.clock import Clock
-from millstream.log import LogStore, Message
+from millstream.log import LogError, LogStore, Message
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.delivery import Delivery, ranges
 from millstream.messaging.broker.events import Finished, Hidden, Restarted, TopicDropped, TopicMade
@@ -28,10 +28,12 @@ class Core:
     Raises the log's ``WriterBusyError`` where another broker, or another writer of a topic, is at work.
     """
 
-    def __init__(self, store: LogStore, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(
+        self, store: LogStore, clock: Clock, limits: Limits | None = None, *, sessions: Sessions | None = None
+    ) -> None:
         self.clock = clock
         self.limits = limits or Limits()
-        self.sessions = Sessions()
+        self.sessions = sessions or Sessions()
         self.wakes = Wakes()
         self._store = store
         self._topics: dict[str, Topic] = {}
@@ -143,8 +145,8 @@ class Core:
         if topic is not None:
             try:
                 topic.close()
-            except Exception:
-                _log.exception("closing the topic %s failed", name)
+            except LogError as error:
+                _log.error("closing the topic %s failed: %s", name, error)
 
     def _wake_lines(self, group: str, topic: str) -> None:
         if self.journal.state.delivery(group, topic).fifo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from millstream.log import Log, LogSpec, LogStore, Message
+from millstream.log import FencedError, Log, LogSpec, LogStore, Message, WriterFailedError
 from millstream.messaging.broker.delivery import ranges
 from millstream.messaging.broker.events import Event, KeptHolds, OffsetMoved, TopicMade, event_message, read_event
 from millstream.messaging.broker.holds import Hold, hold_of, read_holds
@@ -37,6 +37,16 @@ class Journal:
         except BaseException:
             self._writer.close()
             raise
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether no commit has failed, and no other broker has taken over."""
+        try:
+            for writer in (self._writer, self._held_writer):
+                writer.append_nowait([])
+        except (WriterFailedError, FencedError):
+            return False
+        return True
 
     def record(self, event: Event) -> int:
         """Append *event* and apply it; its number. It is in order at once, and durable after :meth:`confirm`."""
@@ -81,8 +91,10 @@ class Journal:
 
     def close(self) -> None:
         """Let the next broker in."""
-        self._held_writer.close()
-        self._writer.close()
+        try:
+            self._held_writer.close()
+        finally:
+            self._writer.close()
 
     async def _take_snapshot(self) -> None:
         self._since_snapshot = 0

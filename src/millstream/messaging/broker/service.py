@@ -79,13 +79,10 @@ class Service:
         receipts = await self._sending.send(names.pop(), request.messages)
         response = v2.SendMessageResponse()
         for receipt in receipts:
-            entry = response.entries.add(
-                message_id=receipt.message_id,
-                offset=receipt.offset,
-                transaction_id=receipt.transaction_id,
-                recall_handle=receipt.recall_handle,
-            )
+            entry = response.entries.add(message_id=receipt.message_id, offset=receipt.offset)
             entry.status.code, entry.status.message = receipt.code, receipt.text  # type: ignore[assignment]
+            if receipt.transaction_id or receipt.recall_handle:
+                entry.transaction_id, entry.recall_handle = receipt.transaction_id, receipt.recall_handle
         _set_summary(response.status, [(receipt.code, receipt.text) for receipt in receipts])
         return response
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -51,28 +50,26 @@ def to_log(message: v2.Message, kind: int, queue: int | None) -> Message:
     """*message*, of type *kind*, as it is appended to its topic; *queue* is its queue, None where there is but one."""
     system = message.system_properties
     headers: Headers = [(ID, system.message_id.encode())]
-    if system.tag:
-        headers.append((TAG, system.tag.encode()))
     if queue is not None:
         headers.append((QUEUE, b"%d" % queue))
+    tag, group, keys, pairs = system.tag, system.message_group, system.keys, message.user_properties
+    if tag:
+        headers.append((TAG, tag.encode()))
+    if group:
+        headers.append((GROUP, group.encode()))
     if kind != v2.NORMAL:
         headers.append((TYPE, v2.MessageType.Name(kind).encode()))
-    if system.message_group:
-        headers.append((GROUP, system.message_group.encode()))
     if system.body_encoding == v2.GZIP:
         headers.append((ENCODING, b"gzip"))
     if system.trace_context:
         headers.append((TRACE, system.trace_context.encode()))
-    headers += [(KEY, key.encode()) for key in system.keys[1:]]
-    headers += [(name, value.encode()) for name, value in message.user_properties.items()]
+    if keys:
+        headers += [(KEY, key.encode()) for key in keys[1:]]
+    if pairs:
+        headers += [(name, value.encode()) for name, value in pairs.items()]
     born = system.born_timestamp
-    return Message(
-        message.body,
-        key=system.keys[0] if system.keys else "",
-        source=system.born_host,
-        event_time=born.seconds * 1_000_000 + born.nanos // 1000 or None,
-        headers=tuple(headers),
-    )
+    time = born.seconds * 1_000_000 + born.nanos // 1000 or None
+    return Message(message.body, keys[0] if keys else "", system.born_host, time, None, tuple(headers))
 
 
 def to_wire(message: Message, frame: Frame) -> v2.Message:
@@ -90,8 +87,8 @@ def to_wire(message: Message, frame: Frame) -> v2.Message:
     system.body_digest.type = v2.MD5
     system.body_digest.checksum = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
     system.born_host = message.source
-    system.born_timestamp.FromMicroseconds(message.event_time or 0)
-    system.store_timestamp.FromMicroseconds(message.received_at or 0)
+    _set_time(system.born_timestamp, message.event_time or 0)
+    _set_time(system.store_timestamp, message.received_at or 0)
     system.queue_offset = max(message.id - 1, 0)
     system.queue_id = int(known.get(QUEUE, b"0"))
     if message.key:
@@ -129,7 +126,7 @@ def _set_optional(system: v2.SystemProperties, known: dict[str, bytes]) -> None:
     if GROUP in known:
         system.message_group = known[GROUP].decode()
     if DELIVER_AT in known:
-        system.delivery_timestamp.FromMicroseconds(int(known[DELIVER_AT]))
+        _set_time(system.delivery_timestamp, int(known[DELIVER_AT]))
     if TRACE in known:
         system.trace_context = known[TRACE].decode()
     if DEAD_TOPIC in known:
@@ -141,4 +138,10 @@ def _set_delivery(system: v2.SystemProperties, frame: Frame) -> None:
     if frame.handle:
         system.receipt_handle = frame.handle
         system.delivery_attempt = frame.attempt
-        system.invisible_duration.FromTimedelta(timedelta(microseconds=frame.invisible))
+        _set_time(system.invisible_duration, frame.invisible)
+
+
+def _set_time(target: Any, microseconds: int) -> None:
+    """Set a timestamp or a duration of the protocol; its own methods take ten times as long."""
+    target.seconds, rest = divmod(microseconds, 1_000_000)
+    target.nanos = rest * 1000

@@ -23,6 +23,7 @@ MOST_QUEUES: Final = 256
 REMEMBERED: Final = 131_072
 """How many of a topic's last messages are remembered by id, so that one that is sent again is not stored again."""
 
+_KINDS: Final[dict[str, int]] = {name: v2.MessageType.Value(name) for name in TYPES}
 _NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
 
 
@@ -47,7 +48,7 @@ class TopicSpec(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> int:
         """The protocol's number of its type."""
-        return v2.MessageType.Value(self.type)
+        return _KINDS[self.type]
 
 
 class Topic:

@@ -1,0 +1,128 @@
+"""The broker's methods as gRPC calls them: who calls, what goes wrong, and where it goes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millstream.log import LogError
+from millstream.messaging.broker.admin import ADMIN_SERVICE, Answer
+from millstream.messaging.broker.room import Room
+from millstream.messaging.broker.service import Call
+from millstream.messaging.errors import MessagingError, RefusedError
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.methods import SERVICE, Method, methods
+
+if TYPE_CHECKING:
+    import grpc
+
+_log = logging.getLogger(__name__)
+
+
+def service_handlers(room: Room) -> grpc.GenericRpcHandler:
+    """The methods of the protocol, on *room*."""
+    import grpc
+
+    handlers: dict[str, Any] = {}
+    for name, method in methods().items():
+        if name == "Telemetry":
+            make, behaviour = grpc.stream_stream_rpc_method_handler, _telemetry(room)
+        elif method.streams_responses:
+            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, room)
+        else:
+            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, room)
+        handlers[name] = make(behaviour, method.request.FromString, method.response.SerializeToString)
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+
+def _unary(method: Method, room: Room) -> Any:
+    name = _own_name(method)
+
+    async def behaviour(request: Any, context: Any) -> Any:
+        try:
+            handle = getattr(room.service, name, None)
+            if handle is None:
+                raise RefusedError(v2.UNSUPPORTED, f"{method.name} is not supported by this broker")
+            return await handle(request, _call(context, room))
+        except Exception as error:
+            room.suspect(error)
+            return method.response(status=_status(method, error))
+
+    return behaviour
+
+
+def _stream(method: Method, room: Room) -> Any:
+    name = _own_name(method)
+
+    async def behaviour(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for response in getattr(room.service, name)(request, _call(context, room)):
+                yield response
+        except Exception as error:
+            room.suspect(error)
+            yield method.response(status=_status(method, error))
+
+    return behaviour
+
+
+def _telemetry(room: Room) -> Any:
+    async def behaviour(requests: Any, context: Any) -> None:
+        try:
+            call, core, telemetry = _call(context, room), room.core, room.service.telemetry
+        except RefusedError as refused:
+            command = v2.TelemetryCommand()
+            command.status.code, command.status.message = refused.code, str(refused)  # type: ignore[assignment]
+            await context.write(command)
+            return
+        session = core.sessions.see(call.client_id, core.clock.now())
+        await telemetry.serve(session, call.namespace, requests, context.write)
+
+    return behaviour
+
+
+def admin_handlers(room: Room) -> grpc.GenericRpcHandler:
+    """What people ask of a broker, on *room*; requests and answers are JSON."""
+    import grpc
+
+    names = room.admin.calls()
+    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(room, name)) for name in names}
+    return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
+
+
+def _asked(room: Room, name: str) -> Any:
+    async def behaviour(request: bytes, _context: Any) -> bytes:
+        try:
+            return await room.admin.calls()[name](request)
+        except MessagingError as error:
+            return msgspec.json.encode(Answer(error=str(error), exit_code=error.exit_code))
+
+    return behaviour
+
+
+def _own_name(method: Method) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+
+
+def _call(context: Any, room: Room) -> Call:
+    """Who calls. Raises CLIENT_ID_REQUIRED."""
+    metadata = dict(context.invocation_metadata() or ())
+    client_id = str(metadata.get("x-mq-client-id", ""))
+    if not client_id:
+        raise RefusedError(v2.CLIENT_ID_REQUIRED, "a call needs the header x-mq-client-id")
+    room.core.sessions.see(client_id, room.core.clock.now())
+    return Call(client_id, str(metadata.get("x-mq-namespace", "")), context.time_remaining)
+
+
+def _status(method: Method, error: Exception) -> v2.Status:
+    if isinstance(error, RefusedError):
+        code: Any = error.code
+        return v2.Status(code=code, message=str(error))
+    if isinstance(error, LogError):
+        _log.error("%s failed: %s", method.name, error)
+        return v2.Status(code=v2.INTERNAL_SERVER_ERROR, message=f"the message store failed: {type(error).__name__}")
+    _log.error("%s failed", method.name, exc_info=error)
+    return v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the broker failed; its log says why")

@@ -1,0 +1,83 @@
+"""A store that fails under a running broker: what was confirmed stays, what was not may be sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from millstream.core.clock import SystemClock
+from millstream.log import StorageFullError
+from millstream.log.memory import MemoryBackend
+from millstream.log.store import LogStore
+from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.endpoints import Place
+from millstream.messaging.broker.remote import ask_broker
+from millstream.messaging.broker.server import BrokerServer
+from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
+from millstream.messaging.errors import BrokerError
+from millstream.testing.brokers import IMPATIENT
+from millstream.testing.faulty_log import FaultyBackend
+
+ONCE = Options(attempts=1)
+
+
+async def patiently(work: Callable[[], Awaitable[Any]]) -> Any:
+    """Call *work* until the broker has recovered."""
+    for _ in range(100):
+        try:
+            return await work()
+        except ServerFailedError:
+            await asyncio.sleep(0.05)
+    raise AssertionError("the broker did not recover")
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_p2_a_full_disk_is_told_and_the_broker_goes_on_when_there_is_room(fault: str) -> None:
+    clock = SystemClock()
+    backend = FaultyBackend(MemoryBackend(clock), StorageFullError())
+
+    async def run(store: LogStore) -> None:
+        async with BrokerServer(store, Place("127.0.0.1", 0), limits=IMPATIENT) as server:
+            at = f"127.0.0.1:{server.port}"
+            place = Place("127.0.0.1", server.port)
+            await asyncio.to_thread(ask_broker, place, "MakeTopic", TopicSpec("t"), TopicInfo)
+            async with (
+                Producer(at, ["t"], options=ONCE) as producer,
+                SimpleConsumer(at, "g", {"t": "*"}, await_duration=0.2, options=ONCE) as consumer,
+            ):
+                await producer.send(Message("t", b"one"))
+                backend.faults.append(fault)  # the topic's log
+                with pytest.raises(ServerFailedError, match="the message store failed"):
+                    await producer.send(Message("t", b"two"))
+                await patiently(lambda: producer.send(Message("t", b"three")))
+                backend.faults.append(fault)  # the journal, when messages are lent
+                with pytest.raises(ServerFailedError):
+                    await consumer.receive(invisible=1)
+                got: dict[bytes, int] = {}
+                while b"three" not in got:
+                    for message in await patiently(lambda: consumer.receive(invisible=2)):
+                        got[message.body] = message.attempt
+                        await consumer.ack(message)
+                assert got[b"one"] == (1 if fault == "before" else 2)
+                assert (b"two" in got) == (fault == "after")
+                assert await consumer.receive() == []
+
+    with LogStore(backend, clock) as store:
+        asyncio.run(run(store))
+
+
+def test_a_place_that_is_taken_is_told() -> None:
+    clock = SystemClock()
+
+    async def run() -> None:
+        with LogStore(MemoryBackend(clock), clock) as one, LogStore(MemoryBackend(clock), clock) as other:
+            async with BrokerServer(one, Place("127.0.0.1", 0)) as server:
+                with pytest.raises(BrokerError, match="is another broker there"):
+                    async with BrokerServer(other, Place("127.0.0.1", server.port)):
+                        pass
+
+    asyncio.run(run())
