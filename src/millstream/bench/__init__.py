@@ -12,5 +12,6 @@ BENCHMARKS = {
     "log-flat": "millstream.bench.log_flat",
     "batching": "millstream.bench.batching",
     "batching-spark": "millstream.bench.batching_spark",
+    "messaging": "millstream.bench.messaging",
 }
 """Each benchmark by name, and the module that holds it (loaded only when it is run)."""

@@ -38,6 +38,12 @@ class BrokerProcess:
         """Where it listens."""
         return Place("127.0.0.1", self.port)
 
+    @property
+    def pid(self) -> int:
+        """The id of its process, while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it and wait until it accepts calls."""
         command = [sys.executable, "-m", __name__, self.url, str(self.port), self._limits]

@@ -1,0 +1,82 @@
+"""RocketMQ's own Python client against our broker, in a process of its own: it brings threads and a log file.
+
+``python -m millstream.bench.messaging.official send|receive HOST:PORT TOPIC COUNT`` is that process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from millstream.bench.frame import Sample
+from millstream.bench.messaging.work import AT_ONCE, BODY, Meter, Work, delay_figures
+
+
+def run_official(work: Work, what: str) -> Sample:
+    """*what* (``send`` or ``receive``) with the official client."""
+    command = [sys.executable, "-m", __name__, what, work.place, work.topic(), str(work.count)]
+    meter = Meter(work.servers)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(work.folder)}
+    )
+    found = json.loads(result.stdout.splitlines()[-1])
+    server = meter.sample(work.count).figures["server CPU µs/message"]
+    return Sample(found.pop("rate"), {**found, "server CPU µs/message": server})
+
+
+def _configuration(place: str) -> Any:
+    from rocketmq import ClientConfiguration, Credentials
+
+    return ClientConfiguration(place, Credentials())
+
+
+def _message(topic: str) -> Any:
+    from rocketmq import Message
+
+    message = Message()
+    message.topic, message.body = topic, BODY
+    return message
+
+
+def _send(place: str, topic: str, count: int) -> dict[str, float]:
+    from rocketmq import Producer
+
+    producer = Producer(_configuration(place), (topic,))
+    producer.startup()
+    meter, delays = Meter(()), list[float]()
+    for begin in range(0, count, AT_ONCE):
+        started = meter.now()
+        futures = [producer.send_async(_message(topic)) for _ in range(min(AT_ONCE, count - begin))]
+        for future in futures:
+            future.result()
+            delays.append(meter.now() - started)
+    return _figures(meter, count, delays)
+
+
+def _receive(place: str, topic: str, count: int) -> dict[str, float]:
+    from rocketmq import FilterExpression, SimpleConsumer
+
+    _send(place, topic, count)
+    consumer = SimpleConsumer(_configuration(place), "bench", {topic: FilterExpression()}, await_duration=5)
+    consumer.startup()
+    meter, got = Meter(()), 0
+    while got < count:
+        for message in consumer.receive(1024, 60):
+            consumer.ack(message)
+            got += 1
+    return _figures(meter, count, [])
+
+
+def _figures(meter: Meter, count: int, delays: list[float]) -> dict[str, float]:
+    sample = meter.sample(count)
+    client = sample.figures["client CPU µs/message"]
+    return {"rate": sample.value, "client CPU µs/message": client, **delay_figures(delays)}
+
+
+if __name__ == "__main__":
+    _work = {"send": _send, "receive": _receive}[sys.argv[1]]
+    print(json.dumps(_work(sys.argv[2], sys.argv[3], int(sys.argv[4]))), flush=True)
+    os._exit(0)  # the client's own threads do not all end

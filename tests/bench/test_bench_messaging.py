@@ -1,0 +1,29 @@
+"""The messaging benchmark runs, and all its contenders do all the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from millstream.bench.frame import measure
+from millstream.bench.messaging import comparisons
+from millstream.bench.messaging.work import delay_figures
+
+
+def test_every_comparison_gives_figures_of_every_contender(tmp_path: Path) -> None:
+    for comparison in comparisons("quick", tmp_path):
+        result = measure(comparison, 1, lambda _: None)
+        assert result.rows[0].contender == "our client, our broker"
+        for row in result.rows:
+            assert row.median > 0
+            assert row.figures["server CPU µs/message"] >= 0
+
+
+def test_delays_are_told_in_milliseconds() -> None:
+    figures = delay_figures([number / 1000 for number in range(1, 101)])
+    assert figures["p50 ms"] == pytest.approx(50.5)
+    assert figures["p99 ms"] == pytest.approx(99.99)
+    assert delay_figures([1.0]) == {}
