@@ -11,9 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, LogStore, Tiering
-from millstream.log.store import _open_backend
+from millstream.log import LogSpec, Tiering, open_store
 from millstream.stores.tiers import open_tier
 
 CALLS = {"put", "read", "size", "delete", "names", "put_state", "reclaim"}
@@ -47,9 +45,8 @@ class Deadly:
 def work(url: str, objects: str, what: str, *numbers: int) -> None:
     """Do what one line asks for."""
     steps = [0]
-    clock = SystemClock()
-    backend = Deadly(_open_backend(url, clock, create=False, read_only=False), steps)
-    with LogStore(backend, clock, open_objects=lambda url: Deadly(open_tier(url), steps)) as store:
+    with open_store(url, create=False, open_objects=lambda found: Deadly(open_tier(found), steps)) as store:
+        store._backend.hot = Deadly(store._backend.hot, steps)
         log = store.log(LogSpec("weather"))
         if log.tiering is None:
             log.set_tiering(Tiering(objects, segment_bytes=6000))
