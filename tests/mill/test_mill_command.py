@@ -152,7 +152,8 @@ def test_a_store_that_is_not_there_is_no_success_and_keeps_no_other_from_being_c
 
 
 def test_nothing_to_check_is_no_success(data: Path, mill: Run) -> None:
-    assert mill("check", "--space", "nowhere")[0] == 1
+    assert mill("check", "--space", "nowhere")[0] == 3
+    assert mill("check", "--store", "nowhere")[0] == 3
 
 
 def test_a_worker_drains_or_ends_in_order_on_sigterm(data: Path, mill: Run) -> None:

@@ -92,6 +92,7 @@ SCRIPT: list[tuple[Any, ...]] = [
     ("delete", "s", "b"),
     ("pipe", "s", "c", b"fourth"),
     ("create_space", "t"),
+    ("set_space_acls", "t", {"ann": "write"}),
     ("delete_space", "t"),
     ("delete", "s", "a"),
 ]

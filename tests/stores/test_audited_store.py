@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.stores import (
+    Access,
     AlreadyExistsError,
     ChecksumMismatchError,
     ItemNotFoundError,
@@ -78,6 +79,8 @@ def test_every_change_has_its_event_with_its_fields(outbox: Outbox) -> None:
     store.copy("s", "a", "s", "b")
     store.delete("s", "a")
     store.delete("s", "b")
+    store.set_space_acls("s", {"ann": Access.READ})
+    store.set_space_acls("s", {"ann": Access.READ})
     store.delete_space("s")
     seen = events(outbox)
     assert {(e.user, e.account, e.store, e.store_type, e.space) for e in seen} == {("ann", "acme", "1", "memory", "s")}
@@ -94,9 +97,10 @@ def test_every_change_has_its_event_with_its_fields(outbox: Outbox) -> None:
         ),
         (AuditAction.DELETE_CONTENT, "a", described),
         (AuditAction.DELETE_CONTENT, "b", described),
+        (AuditAction.SET_SPACE_ACLS, "", {"acls": {"ann": "read"}}),
         (AuditAction.DELETE_SPACE, "", {}),
     ]
-    fields = ("sha256", "size", "mimetype", "properties", "source_space", "source_content_id")
+    fields = ("acls", "sha256", "size", "mimetype", "properties", "source_space", "source_content_id")
     for event, (action, content_id, known) in zip(seen, expected, strict=True):
         assert (event.action, event.content_id) == (action, content_id)
         assert {name: getattr(event, name) for name in fields} == {**dict.fromkeys(fields), **known}
@@ -125,6 +129,7 @@ def test_reading_and_changing_nothing_are_no_events(outbox: Outbox) -> None:
 def state(store: Store) -> dict[str, Any]:
     return {
         space: {entry.content_id: described(store, space, entry.content_id) for entry in store.entries(space)}
+        | ({"": dict(store.space_acls(space))} if store.space_acls(space) else {})
         for space in store.spaces()
     }
 
@@ -143,7 +148,10 @@ def replayed(history: list[AuditEvent]) -> dict[str, Any]:
                 assert event.space not in told
                 told[event.space] = {}
             case AuditAction.DELETE_SPACE:
-                assert told.pop(event.space) == {}
+                left = told.pop(event.space)
+                assert not left.keys() - {""}
+            case AuditAction.SET_SPACE_ACLS:
+                told[event.space][""] = dict(event.acls or {})
             case AuditAction.DELETE_CONTENT:
                 sum_, _ = told[event.space].pop(event.content_id)
                 assert sum_ == event.sha256

@@ -53,6 +53,22 @@ def test_a_damaged_item_is_not_got(
     assert not (tmp_path / "got").exists()
 
 
+def test_items_are_copied_and_access_lists_kept(
+    url: str, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    run(["store", "put", url, "space", str(folder / "a.txt"), "--create", "--property", "creator=mill"])
+    assert run(["store", "cp", url, "space", "a.txt", "space", "copy.txt"]) == 0
+    capfdbinary.readouterr()
+    assert run(["store", "get", url, "space", "copy.txt"]) == 0
+    assert capfdbinary.readouterr().out == b"grain"
+    assert run(["store", "cp", url, "space", "none.txt", "space"]) == 3
+    assert run(["store", "acl", url, "space", "--set", "ann=write", "--set", "group-all=read"]) == 0
+    assert run(["store", "acl", url, "space", "--unset", "ann", "--json"]) == 0
+    assert capfdbinary.readouterr().out == b'ann: write\ngroup-all: read\n{"group-all":"read"}\n'
+    assert run(["store", "acl", url, "space", "--set", "ann=own"]) == 2
+    assert run(["store", "ls", "unknown"]) == 3
+
+
 def test_properties_are_set_shown_and_removed(
     url: str, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -86,7 +102,7 @@ def test_a_store_of_the_settings_is_named_by_its_id(
     (data / "millstream.toml").write_text('[stores.vault]\nurl = "file://{data}/vault"\n')
     assert run(["store", "put", "vault", "space", str(folder / "a.txt"), "--create", "--data", str(data)]) == 0
     assert (data / "vault" / "space" / "a.txt").read_bytes() == b"grain"
-    assert run(["store", "ls", "cellar", "--data", str(data)]) == 2
+    assert run(["store", "ls", "cellar", "--data", str(data)]) == 3
     assert b"there is vault" in capfdbinary.readouterr().err
 
 

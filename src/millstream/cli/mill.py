@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from millstream.cli.common import data_options, is_terminal, json_option, print_json, size_text
 from millstream.mill.audit_log import tsv_lines as tsv_lines_of_audit
 from millstream.mill.checker import Checked
-from millstream.mill.errors import MillError
+from millstream.mill.errors import UnknownSpaceError, UnknownStoreError
 from millstream.mill.manifest import Event
 from millstream.mill.policy import encode_policy
 from millstream.mill.policy_lint import lint_policy
@@ -287,6 +287,8 @@ def _spaces(
 
     Of a store that cannot be listed only what is known is named, so that its reports say what is wrong.
     """
+    if store is not None and store not in node.providers:
+        raise UnknownStoreError(f"no store {store!r} is configured (there are: {', '.join(sorted(node.providers))})")
     known = {*known, *node.manifest.spaces()}
     for name in node.providers:
         try:
@@ -295,7 +297,7 @@ def _spaces(
             click.echo(f"{name}: {error}", err=True)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
-        raise MillError("there is no such space to check, neither in a store nor in the manifest")
+        raise UnknownSpaceError("there is no such space to check, neither in a store nor in the manifest")
     return chosen
 
 

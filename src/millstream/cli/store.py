@@ -24,11 +24,12 @@ from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores import (
     DEFAULT_MIMETYPE,
+    Access,
     ChecksumMismatchError,
     Entry,
     ItemInfo,
+    NoSuchStoreError,
     Store,
-    StoreInputError,
     all_entries,
     copy_stream,
     open_provider,
@@ -183,6 +184,46 @@ def props(
         click.echo(f"property {name}: {value}")
 
 
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.argument("content_id")
+@click.argument("to_space")
+@click.argument("to_content_id", required=False)
+@data_options
+def cp(
+    settings: Settings, store_name: str, space: str, content_id: str, to_space: str, to_content_id: str | None
+) -> None:
+    """Copy an item within STORE, with its mimetype and properties; under the same id unless told otherwise."""
+    _open(settings, store_name).copy(space, content_id, to_space, to_content_id or content_id)
+
+
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
+@click.option("--set", "pairs", multiple=True, metavar="NAME=ACCESS", help="read or write; may be given again.")
+@click.option("--unset", "names", multiple=True, metavar="NAME", help="Take NAME off the list; may be given again.")
+@json_option
+@data_options
+def acl(
+    settings: Settings, store_name: str, space: str, pairs: tuple[str, ...], names: tuple[str, ...], as_json: bool
+) -> None:
+    """Show who may read and write SPACE, after changing that as told. NAME is a user, or group-NAME for a group.
+
+    The list is kept for the repository in front of the store; the store itself refuses nobody.
+    """
+    opened = _open(settings, store_name)
+    acls = dict(opened.space_acls(space))
+    if pairs or names:
+        acls = {name: access for name, access in acls.items() if name not in names} | _accesses(pairs)
+        opened.set_space_acls(space, acls)
+    if as_json:
+        print_json(acls)
+        return
+    for name, access in sorted(acls.items()):
+        click.echo(f"{name}: {access}")
+
+
 class _File(NamedTuple):
     path: Path
     content_id: str
@@ -195,7 +236,9 @@ def _open(settings: Settings, name: str, *, create: bool = False) -> Store:
         return _audited(settings, name, opened)
     if ":" not in name:
         known = ", ".join(sorted(urls))
-        raise StoreInputError(f"there is no store {name!r} in the settings (there is {known}); name one, or give a URL")
+        raise NoSuchStoreError(
+            f"there is no store {name!r} in the settings (there is {known}); name one, or give a URL"
+        )
     return open_provider(name, create=create)
 
 
@@ -225,6 +268,13 @@ def _properties(pairs: Iterable[str]) -> dict[str, str]:
             raise InputError(f"{pair!r} is no property: write NAME=VALUE")
         properties[name] = value
     return properties
+
+
+def _accesses(pairs: Iterable[str]) -> dict[str, Access]:
+    try:
+        return {name: Access(access) for name, access in _properties(pairs).items()}
+    except ValueError as error:
+        raise InputError(f"{error}: write NAME=read or NAME=write") from error
 
 
 def _in_parallel(function: Callable[[_File], ItemInfo], files: list[_File]) -> list[ItemInfo]:

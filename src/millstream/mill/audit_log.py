@@ -29,13 +29,14 @@ _log = sa.Table(
     sa.Column("size", sa.BigInteger),
     sa.Column("mimetype", sa.Text),
     sa.Column("properties", sa.JSON(none_as_null=True)),
+    sa.Column("acls", sa.JSON(none_as_null=True)),
     sa.Column("source_space", sa.Text),
     sa.Column("source_content_id", sa.Text),
     sa.Index("mill_audit_log_item", "store", "space", "content_id", "number"),
 )
 
 COLUMNS = (
-    "account", "store", "space", "content_id", "sha256", "size", "mimetype", "properties", "source_space",
+    "account", "store", "space", "content_id", "sha256", "size", "mimetype", "properties", "acls", "source_space",
     "source_content_id", "at", "action", "user",
 )  # fmt: skip
 """The columns of the log as a table of text (reference mill §1.7)."""

@@ -21,6 +21,10 @@ class UnknownStoreError(MillError, NotFoundError):
     """No store of that id is configured."""
 
 
+class UnknownSpaceError(MillError, NotFoundError):
+    """There is no such space, neither in a store nor in the manifest."""
+
+
 class DuplicationError(MillError):
     """The content item could not be brought in line with its source."""
 

@@ -13,12 +13,14 @@ from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
+    Access,
     AlreadyExistsError,
     Checksum,
     ChecksumMismatchError,
     Entry,
     ItemInfo,
     ItemNotFoundError,
+    NoSuchStoreError,
     Origin,
     RefusedError,
     SpaceNotEmptyError,
@@ -34,6 +36,7 @@ from millstream.stores.providers import open_provider
 __all__ = [
     "CAS_SPACE",
     "DEFAULT_MIMETYPE",
+    "Access",
     "AlreadyExistsError",
     "CasStore",
     "Checksum",
@@ -45,6 +48,7 @@ __all__ = [
     "LocalStore",
     "MemoryStore",
     "MountedStore",
+    "NoSuchStoreError",
     "Origin",
     "RefusedError",
     "SpaceNotEmptyError",

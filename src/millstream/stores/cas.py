@@ -21,6 +21,7 @@ from millstream.stores.os_errors import translated
 from millstream.stores.places import Place, find_place
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
+    Access,
     AlreadyExistsError,
     Checksum,
     Entry,
@@ -77,6 +78,14 @@ class CasStore:
     def delete_space(self, space: str) -> None:
         self._require_space(space)
         raise RefusedError(f"the space {CAS_SPACE!r} belongs to {self.url} for good; delete its items instead")
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        self._require_space(space)
+        return {}
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:  # noqa: ARG002 - none is kept
+        self._require_space(space)
+        raise RefusedError(f"{self.url} keeps files by their hash and nothing else: it has no access lists")
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         self._require_space(space)

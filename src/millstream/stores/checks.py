@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.stores.protocol import ChecksumMismatchError, StoreInputError
+from millstream.stores.protocol import Access, ChecksumMismatchError, StoreInputError
 
 MAX_PROPERTY_BYTES = 1024 * 1024
+MAX_ACL_BYTES = 64 * 1024
 
 
 def check_promise(content_id: str, sha256: str, promised: str | None) -> None:
@@ -33,6 +34,21 @@ def check_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     if size > MAX_PROPERTY_BYTES:
         raise StoreInputError(f"the properties have {size:,} bytes; at most {MAX_PROPERTY_BYTES:,} are kept")
     return copied
+
+
+def check_acls(acls: Mapping[str, Access]) -> dict[str, Access]:
+    """A copy of the access list *acls*: names of 1 to 255 bytes of UTF-8, at most 64 KiB in all.
+
+    Raises :class:`StoreInputError`.
+    """
+    if not all(name and _is_text(name) and len(name.encode("utf-8")) <= 255 for name in acls):
+        raise StoreInputError("a name in an access list has 1 to 255 bytes of UTF-8 text; correct the list")
+    if sum(len(name.encode("utf-8")) for name in acls) > MAX_ACL_BYTES:
+        raise StoreInputError(f"the access list has more than {MAX_ACL_BYTES:,} bytes: name groups, not their members")
+    try:
+        return {name: Access(access) for name, access in acls.items()}
+    except ValueError as error:
+        raise StoreInputError(f"{error}: write {' or '.join(Access)}") from error
 
 
 def check_mimetype(mimetype: str) -> None:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from millstream.core.clock import SystemClock
-from millstream.stores.checks import check_mimetype, check_promise, check_properties
+from millstream.stores.checks import check_acls, check_mimetype, check_promise, check_properties
 from millstream.stores.descriptions import Descriptions
 from millstream.stores.drafts import Draft
 from millstream.stores.folders import make_folder, make_root, open_folder, remove_empty_folders
@@ -28,6 +28,7 @@ from millstream.stores.os_errors import translated
 from millstream.stores.places import Place, find_place, make_place
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
+    Access,
     AlreadyExistsError,
     Checksum,
     Entry,
@@ -40,6 +41,7 @@ from millstream.stores.protocol import (
 )
 from millstream.stores.ranges import RangeReader, check_range
 from millstream.stores.sidecar import DamagedSidecarError, Description, Sidecar
+from millstream.stores.space_files import SpaceFiles
 from millstream.stores.spelling import read_name, spell_name, spellings
 
 _TRIES = 100
@@ -58,6 +60,7 @@ class LocalStore:
         self._url = Path(self._root).as_uri()
         self._listing = Listing(self._root, SystemClock())
         self._descriptions = Descriptions(self._root, (HIDDEN, "sidecars"))
+        self._spaces = SpaceFiles(self._root, (HIDDEN, "spaces"))
         self._writer = LocalWriter(self._root)
         if create:
             with translated(f"making the folder {self._root}"):
@@ -83,8 +86,11 @@ class LocalStore:
 
     def create_space(self, space: str) -> None:
         check_space(space)
+        if Path(self._root).is_dir() and self.has_space(space):
+            return
         with translated(f"making the space {space!r} in {self._url}"):
             make_root(Path(self._root))
+            self._spaces.remove(spell_name(space))  # what a crash may have left of one that was deleted
             os.close(make_folder(self._root, (spell_name(space),)))
 
     def delete_space(self, space: str) -> None:
@@ -93,6 +99,18 @@ class LocalStore:
         with translated(f"deleting the space {space!r} in {self._url}"):
             _remove_folders(Path(self._root, spell_name(space)))
         self._descriptions.remove_space(spell_name(space))
+        self._spaces.remove(spell_name(space))
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        with self._in_space(space):
+            self._require_space(space)
+            return self._spaces.read(spell_name(space))
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+        kept = check_acls(acls)
+        with self._in_space(space), self._writer.lock(space):
+            self._require_space(space)
+            self._spaces.write(spell_name(space), kept)
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         check_space(space)

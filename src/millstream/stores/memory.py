@@ -11,11 +11,12 @@ from typing import BinaryIO
 import msgspec
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.stores.checks import check_mimetype, check_promise, check_properties
+from millstream.stores.checks import check_acls, check_mimetype, check_promise, check_properties
 from millstream.stores.hashing import copy_stream
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
+    Access,
     AlreadyExistsError,
     Checksum,
     Entry,
@@ -38,6 +39,7 @@ class _Space:
 
     def __init__(self) -> None:
         self.items: dict[str, _Item] = {}
+        self.acls: dict[str, Access] = {}
         self._ordered: list[bytes] | None = None
 
     def ordered(self) -> list[bytes]:
@@ -90,6 +92,12 @@ class MemoryStore:
             if self._space(space).items:
                 raise SpaceNotEmptyError(f"the space {space!r} in {self.url} still holds items; delete them first")
             del self._spaces[space]
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        return dict(self._space(space).acls)
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+        self._space(space).acls = check_acls(acls)
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         start, low = order_key(prefix), order_key(after)

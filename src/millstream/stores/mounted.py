@@ -8,7 +8,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from millstream.stores.names import check_space, order_key
-from millstream.stores.protocol import DEFAULT_MIMETYPE, Entry, ItemInfo, Store, StoreInputError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Access, Entry, ItemInfo, Store, StoreInputError
 
 
 class MountedStore:
@@ -43,6 +43,12 @@ class MountedStore:
 
     def delete_space(self, space: str) -> None:
         self._store(space).delete_space(space)
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        return self._store(space).space_acls(space)
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+        self._store(space).set_space_acls(space, acls)
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         return self._store(space).entries(space, prefix=prefix, after=after, limit=limit)

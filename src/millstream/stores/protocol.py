@@ -32,6 +32,10 @@ class StoreInputError(StoreError, InputError):
     """The storage provider refuses this name, URL or value."""
 
 
+class NoSuchStoreError(StoreError, NotFoundError):
+    """No store of that id is configured."""
+
+
 class SpaceNotFoundError(StoreError, NotFoundError):
     """There is no such space."""
 
@@ -62,6 +66,13 @@ class Origin(enum.StrEnum):
     PROVIDER = "provider"  # the storage provider recorded it when the bytes arrived
     USER = "user"  # it came with the upload, as a property
     COMPUTED = "computed"  # somebody has just read the bytes
+
+
+class Access(enum.StrEnum):
+    """What somebody may do in a space; who may write may read."""
+
+    READ = "read"
+    WRITE = "write"
 
 
 class Checksum(msgspec.Struct, frozen=True):
@@ -120,6 +131,17 @@ class Store(Protocol):
 
     def delete_space(self, space: str) -> None:
         """Remove an empty space. Raises :class:`SpaceNotEmptyError`, :class:`SpaceNotFoundError`."""
+        ...
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        """Who may do what in the space, by name of a user or, as ``group-NAME``, of a group. Kept, not enforced.
+
+        Raises :class:`SpaceNotFoundError`.
+        """
+        ...
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+        """Replace the access list of the space. Raises :class:`RefusedError` where the provider keeps none."""
         ...
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:

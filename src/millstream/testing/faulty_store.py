@@ -16,9 +16,9 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.stores import DEFAULT_MIMETYPE, Entry, ItemInfo, ItemNotFoundError, Store, StoreUnavailableError
+from millstream.stores import DEFAULT_MIMETYPE, Access, Entry, ItemInfo, ItemNotFoundError, Store, StoreUnavailableError
 
-WRITES = frozenset({"create_space", "delete_space", "put", "set_properties", "copy", "delete"})
+WRITES = frozenset({"create_space", "delete_space", "put", "set_properties", "set_space_acls", "copy", "delete"})
 """The methods that change something."""
 
 
@@ -67,6 +67,12 @@ class StoreWrapper:
 
     def delete_space(self, space: str) -> None:
         self._do(Call("delete_space", space), lambda: self.store.delete_space(space))
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        return self._do(Call("space_acls", space), lambda: self.store.space_acls(space))
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+        self._do(Call("set_space_acls", space), lambda: self.store.set_space_acls(space, acls))
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         return self._do(

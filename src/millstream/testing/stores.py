@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from millstream.stores import (
+    Access,
     AlreadyExistsError,
     Checksum,
     ChecksumMismatchError,
@@ -281,6 +282,37 @@ class StoreConformance(CommonStoreConformance):
         assert "zeta" not in store.spaces()
         store.create_space("zeta")
         assert store.entries("zeta") == []
+
+    def test_access_lists_of_spaces_are_kept_and_replaced(self, store: Store) -> None:
+        assert store.space_acls(self.space) == {}
+        first = {"ann": Access.WRITE, "group-wörkers": Access.READ}
+        store.set_space_acls(self.space, first)
+        store.put(self.space, "item", io.BytesIO(b"grain"))
+        store.create_space(self.space)
+        assert store.space_acls(self.space) == first
+        assert [entry.content_id for entry in store.entries(self.space)] == ["item"]
+        store.set_space_acls(self.space, {"bob": Access.READ})
+        assert store.space_acls(self.space) == {"bob": Access.READ}
+        store.create_space("other")
+        assert store.space_acls("other") == {}
+        store.delete(self.space, "item")
+        store.delete_space(self.space)
+        store.create_space(self.space)
+        assert store.space_acls(self.space) == {}
+
+    def test_an_access_list_that_cannot_be_is_refused(self, store: Store) -> None:
+        for acls in (
+            {"": Access.READ},
+            {"ann": "own"},
+            {"\ud800": Access.READ},
+            {f"{n:0250}": "read" for n in range(999)},
+        ):
+            with pytest.raises(StoreInputError):
+                store.set_space_acls(self.space, acls)  # type: ignore[arg-type]
+        with pytest.raises(SpaceNotFoundError):
+            store.set_space_acls("nowhere", {})
+        with pytest.raises(SpaceNotFoundError):
+            store.space_acls("nowhere")
 
     @pytest.mark.parametrize("space", ["", "a/b", "..\0", "a\nb", "x" * 81, "\ud800"])
     def test_a_space_name_that_cannot_be_is_refused(self, store: Store, space: str) -> None:

@@ -17,6 +17,7 @@ class AuditAction(enum.StrEnum):
     COPY_CONTENT = "COPY_CONTENT"
     DELETE_CONTENT = "DELETE_CONTENT"
     SET_CONTENT_PROPERTIES = "SET_CONTENT_PROPERTIES"
+    SET_SPACE_ACLS = "SET_SPACE_ACLS"
 
 
 class AuditEvent(msgspec.Struct, frozen=True):
@@ -25,7 +26,7 @@ class AuditEvent(msgspec.Struct, frozen=True):
     ``number`` is unique in its database and grows (0 until it is known); ``at`` is in microseconds since the epoch,
     UTC, and grows with it. ``sha256`` (hex), ``size`` and ``mimetype`` are those of the item, of a deleted one as it
     was before. ``properties`` are those that came with the bytes, of the source of a copy, or the new ones. A copy
-    names what it was taken from.
+    names what it was taken from. ``acls`` is the new access list of a space.
     """
 
     action: AuditAction
@@ -43,3 +44,4 @@ class AuditEvent(msgspec.Struct, frozen=True):
     source_space: str | None = None
     source_content_id: str | None = None
     number: int = 0
+    acls: Mapping[str, str] | None = None

@@ -14,11 +14,12 @@ import msgspec
 from millstream.stores.audit.events import AuditAction, AuditEvent
 from millstream.stores.audit.holders import is_gone
 from millstream.stores.audit.outbox import Intent, Outbox
-from millstream.stores.checks import check_mimetype, check_properties
+from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.hashing import hash_stream
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
+    Access,
     Entry,
     ItemInfo,
     ItemNotFoundError,
@@ -75,6 +76,15 @@ class AuditedStore:
             if not self.store.has_space(space):
                 raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}")
             self._change(self.outbox.begin(event, had_space=True), lambda _: self.store.delete_space(space))
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        return self.store.space_acls(space)
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+        kept = check_acls(acls)
+        with self._changing(AuditAction.SET_SPACE_ACLS, space, acls=kept) as event:
+            if dict(self.store.space_acls(space)) != kept:
+                self._change(self.outbox.begin(event, had_space=True), lambda _: self.store.set_space_acls(space, kept))
 
     def put(
         self,
@@ -174,6 +184,8 @@ class AuditedStore:
         if event.content_id:
             now = self._look(event.space, event.content_id)
             happened = _item_changed(event, intent.item, now)
+        elif event.action == AuditAction.SET_SPACE_ACLS:
+            happened = self.store.has_space(event.space) and dict(self.store.space_acls(event.space)) == event.acls
         else:
             happened = self.store.has_space(event.space) != intent.had_space
         if happened:

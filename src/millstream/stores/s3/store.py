@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.retry import RetryPolicy
-from millstream.stores.checks import check_mimetype, check_properties
+from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.names import order_key
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
+    Access,
     AlreadyExistsError,
     Checksum,
     Entry,
@@ -35,6 +36,7 @@ from millstream.stores.s3.errors import BucketMissingError, ConditionFailedError
 from millstream.stores.s3.keys import Keys
 from millstream.stores.s3.limits import S3Limits
 from millstream.stores.s3.listing import first_keys, list_entries, list_prefixes
+from millstream.stores.s3.markers import MAX_MARKER_BYTES, read_marker, write_marker
 from millstream.stores.s3.metadata import Metadata, pack
 from millstream.stores.s3.objects import S3Object, read_head
 from millstream.stores.s3.reading import open_object
@@ -110,6 +112,20 @@ class S3Store:
         if not keys and self._head_or_none(marker) is None:
             raise self._no_space(space)
         self._calls("delete_object", Key=marker)
+
+    def space_acls(self, space: str) -> Mapping[str, Access]:
+        try:
+            with open_object(self._calls, self._keys.marker(space), 0, None) as marker:
+                return read_marker(marker.read(MAX_MARKER_BYTES), self._shown(space))
+        except ItemNotFoundError:
+            self._require(space)
+            return {}
+
+    def set_space_acls(self, space: str, acls: Mapping[str, Access]) -> None:
+        body = write_marker(check_acls(acls))
+        if not self.has_space(space):
+            raise self._no_space(space)
+        self._calls("put_object", Key=self._keys.marker(space), Body=body, ContentType="application/json")
 
     def entries(self, space: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> Sequence[Entry]:
         entries = list_entries(self._calls, self._keys.marker(space), prefix, after, limit)
