@@ -151,10 +151,7 @@ def test_a_full_disk_stops_the_writer_and_once_there_is_room_the_next_one_goes_o
     tmp_path: Path, scheme: str, kind: str
 ) -> None:
     options = "size=10m" if kind == "bytes" else "size=100m,nr_inodes=40"
-    script = f'mount -t tmpfs -o {options} disk "$0" && exec "$@"'
-    command = ["unshare", "-rm", "sh", "-c", script, str(tmp_path), sys.executable, str(HERE / "full_disk.py")]
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
-        pytest.skip("this machine gives nobody a disk of his own: unshare -rm fails")
+    command = [*on_a_disk_of_its_own(tmp_path, options), str(HERE / "full_disk.py"), str(tmp_path), scheme, kind]
     done = subprocess.run(
         [*command, str(tmp_path), scheme, kind], capture_output=True, text=True, check=False, timeout=120
     )
@@ -167,3 +164,33 @@ def test_a_full_disk_stops_the_writer_and_once_there_is_room_the_next_one_goes_o
     assert found["last_after"] == found["confirmed"] + 10
     assert found["ok_while_full"]
     assert found["ok"]
+
+
+@pytest.mark.parametrize(("name", "room"), [("mariadb", "260m"), ("postgresql", "130m")])
+def test_a_server_whose_real_disk_is_full_loses_nothing_and_goes_on_once_there_is_room(
+    request: pytest.FixtureRequest, name: str, room: str
+) -> None:
+    request.getfixturevalue(name)
+    if os.geteuid() != 0 and name == "postgresql":
+        pytest.skip("PostgreSQL does not run as root, and only root gets a disk of his own without being it")
+    with tempfile.TemporaryDirectory(prefix="millstream-full-") as disk:
+        Path(disk).chmod(0o755)  # the server has an account of its own
+        command = [*on_a_disk_of_its_own(Path(disk), f"size={room},mode=755"), str(HERE / "full_server.py")]
+        command += [disk, name, "torture"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["died"] or found["failures"][0] == "StorageFullError"
+    assert found["before"] > 5
+    assert found["after"] >= 5
+    assert found["confirmed"] <= found["stored"] <= found["confirmed"] + 1
+    assert found["dense"]
+    assert found["ok"]
+
+
+def on_a_disk_of_its_own(place: Path, options: str) -> list[str]:
+    """The beginning of a command that runs Python with a small disk at *place*, which nobody else sees."""
+    unshare = ["unshare", "-m" if os.geteuid() == 0 else "-rm"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
+        pytest.skip(f"this machine gives nobody a disk of his own: {' '.join(unshare)} fails")
+    return [*unshare, "sh", "-c", f'mount -t tmpfs -o {options} disk "$0" && exec "$@"', str(place), sys.executable]

@@ -206,6 +206,11 @@ class Server:
         return self._service.url(self._port)
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has not ended, by itself or otherwise."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def processes(self) -> tuple[int, ...]:
         """The ids of its processes, the first of which started the others."""
         if self._process is None:
