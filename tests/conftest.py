@@ -41,6 +41,13 @@ def postgresql() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[str]:
+    """The URL of a RabbitMQ server."""
+    with served("rabbitmq", driver="pika", extra="rabbitmq") as url:
+        yield url
+
+
 @contextlib.contextmanager
 def served(name: str, *, driver: str, extra: str) -> Iterator[str]:
     """The URL of the server *name*. Where it or its *driver* is missing the test is skipped, on CI it fails."""

@@ -14,9 +14,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring.content import AnchorContent
-from millstream.anchoring.database import among, metadata, writing
+from millstream.anchoring.database import among, metadata
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.screening import Member, flat_ids, refusals
+from millstream.core.sql import writing
 
 _anchors = sa.Table(
     "anchor_index_anchors",

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
 from millstream.anchoring.accepting import accept
-from millstream.anchoring.database import among, metadata, writing
+from millstream.anchoring.database import among, metadata
 from millstream.anchoring.errors import JournalBusyError
 from millstream.anchoring.files import Part
 from millstream.anchoring.records import EncodedBatch
@@ -29,6 +29,7 @@ from millstream.anchoring.states import (
     Plan,
     Stream,
 )
+from millstream.core.sql import writing
 
 _ID_BYTES = 8
 _KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")

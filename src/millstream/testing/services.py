@@ -23,6 +23,7 @@ import msgspec
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.log.mysql.server import CONFIGURATION
+from millstream.testing import rabbitmq
 from millstream.testing.mosquitto import Mosquitto
 from millstream.testing.postgresql import PostgreSQL
 from millstream.testing.programs import ServiceError, ServiceMissingError, find_program, run_program
@@ -63,9 +64,10 @@ class Service(Protocol):
     def url(self, port: int) -> str: ...
 
 
-def greets(port: int) -> bool:
-    """Whether a server that speaks first does so on 127.0.0.1:*port*."""
+def greets(port: int, greeting: bytes = b"") -> bool:
+    """Whether a server on 127.0.0.1:*port* speaks, by itself or in answer to *greeting*."""
     with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        connection.sendall(greeting)
         return bool(connection.recv(1))
 
 
@@ -116,6 +118,26 @@ class MariaDB:
         return ["--user=root"] if os.geteuid() == 0 else []
 
 
+class RabbitMQ:
+    """RabbitMQ, with a port mapper of its own; see :mod:`millstream.testing.rabbitmq`."""
+
+    name, package = "rabbitmq", "rabbitmq-server"
+
+    def prepare(self, folder: Path) -> None:
+        if not rabbitmq.PROGRAM.exists():
+            raise ServiceMissingError(f"rabbitmq-server is not installed: apt-get install {self.package}")
+        rabbitmq.lay_out(folder)
+
+    def command(self, folder: Path, port: int) -> Sequence[str]:
+        return [sys.executable, "-m", "millstream.testing.rabbitmq", str(folder), str(port)]
+
+    def answers(self, port: int) -> bool:
+        return greets(port, rabbitmq.GREETING)
+
+    def url(self, port: int) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{port}/%2F"
+
+
 class Swift:
     """OpenStack Swift with its S3 interface. The URL is that of a bucket, to be made by whoever opens the store.
 
@@ -149,7 +171,7 @@ class Moto(Swift):
 
 
 _ALL: Sequence[Service] = (
-    MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), Swift(), Moto(),
+    MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), RabbitMQ(), Swift(), Moto(),
     Mosquitto(), Mosquitto(careful=True),
 )  # fmt: skip
 SERVICES: dict[str, Service] = {service.name: service for service in _ALL}

@@ -14,7 +14,8 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.registry import tables as t
-from millstream.anchoring.registry.database import RegistryDatabase, insert_new
+from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.core.sql import insert_new
 
 _log = logging.getLogger(__name__)
 

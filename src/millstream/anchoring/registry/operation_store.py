@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.anchoring.registry import tables as t
-from millstream.anchoring.registry.database import RegistryDatabase, insert_new
+from millstream.anchoring.registry.database import RegistryDatabase
 from millstream.anchoring.registry.states import (
     FINAL,
     OpenCut,
@@ -17,6 +17,7 @@ from millstream.anchoring.registry.states import (
     QueuedOperation,
     Submission,
 )
+from millstream.core.sql import insert_new
 
 _ops = t.operations
 _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "retries", "anchor", "place", "reason")]
@@ -79,8 +80,8 @@ class OperationStore:
         def transaction(connection: sa.Connection, now: int) -> int:
             latest = now - int(older_than * 1_000_000)
             due = sa.select(_ops.c.seq).where(_ops.c.state == OperationState.ACCEPTED, _ops.c.available_at <= latest)
-            due = due.order_by(_ops.c.seq).limit(limit).with_for_update(skip_locked=True)
-            return _queue(connection, instance, [row.seq for row in connection.execute(due)])
+            found = list(connection.scalars(due.order_by(_ops.c.seq).limit(limit)))
+            return _queue(connection, instance, _ops.c.seq.in_(found)) if found else 0
 
         return self.database.write(transaction)
 
@@ -88,8 +89,7 @@ class OperationStore:
         """Put those of *operations* (ids) that are accepted into the queue of *instance*."""
 
         def transaction(connection: sa.Connection, _now: int) -> int:
-            query = sa.select(_ops.c.seq).where(_ops.c.id.in_(operations), _ops.c.state == OperationState.ACCEPTED)
-            return _queue(connection, instance, [row.seq for row in connection.execute(query.with_for_update())])
+            return _queue(connection, instance, _ops.c.id.in_(operations))
 
         return self.database.write(transaction)
 
@@ -265,11 +265,10 @@ def _in_queue(instance: str) -> sa.ColumnElement[bool]:
     return sa.and_(_ops.c.state == OperationState.QUEUED, _ops.c.instance == instance)
 
 
-def _queue(connection: sa.Connection, instance: str, found: Sequence[int]) -> int:
-    if found:
-        change = {"state": OperationState.QUEUED, "instance": instance}
-        connection.execute(sa.update(_ops).where(_ops.c.seq.in_(found)).values(change))
-    return len(found)
+def _queue(connection: sa.Connection, instance: str, chosen: sa.ColumnElement[bool]) -> int:
+    """Queue those of the operations *chosen* that nobody has; how many they were."""
+    free = sa.update(_ops).where(chosen, _ops.c.state == OperationState.ACCEPTED)
+    return connection.execute(free.values(state=OperationState.QUEUED, instance=instance)).rowcount
 
 
 def _fields(cut: OpenCut) -> Sequence[Any]:

@@ -1,0 +1,216 @@
+"""The tasks of all queues, one row each: what a broker cannot keep, namely leases, attempts and causes of death."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from millstream.core.clock import Clock
+from millstream.core.sql import SqlDatabase, insert_new
+from millstream.queue.protocol import DeadTask, Depth, Lease
+
+metadata = sa.MetaData()
+_number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+_name = sa.String(200).with_variant(mysql.VARCHAR(200, charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb")
+_bytes = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_text = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+counters = sa.Table(
+    "queue_counters",
+    metadata,
+    sa.Column("queue", _name, primary_key=True),
+    sa.Column("last", _number, nullable=False),
+)
+tasks = sa.Table(
+    "queue_tasks",
+    metadata,
+    sa.Column("queue", _name, primary_key=True),
+    sa.Column("task_id", _number, primary_key=True, autoincrement=False),
+    sa.Column("position", _number, nullable=False),
+    sa.Column("body", _bytes, nullable=False),
+    sa.Column("dead", sa.Boolean, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("token", _name, nullable=False),
+    sa.Column("due", _number, nullable=False),
+    sa.Column("noticed", sa.Boolean, nullable=False),
+    sa.Column("waited", sa.Boolean, nullable=False),
+    sa.Column("cause", _text),
+    sa.Column("died_at", _number),
+    sa.Index("queue_tasks_due", "queue", "dead", "due", "position"),
+)
+_CHUNK = 1_000
+
+
+class TaskRows:
+    """The tasks of the queue *name*. Thread-safe.
+
+    A task is free when its ``token`` is empty, and leased until ``due`` when it is not; a free one may be leased from
+    ``due`` on. It was ``noticed`` when the broker has said that it has the notice of it; it has ``waited`` when it was
+    put with a delay or given back.
+    """
+
+    def __init__(self, engine: sa.Engine, name: str, clock: Clock, *, server_time: bool = True) -> None:
+        self._database = SqlDatabase(engine, clock, metadata, server_time=server_time)
+        self._name = name
+        self._mine = tasks.c.queue == name
+
+    def put(self, bodies: Sequence[bytes], delay: int) -> Sequence[int]:
+        """Add tasks that are due *delay* microseconds from now; their ids, which grow."""
+
+        def transaction(connection: sa.Connection, now: int) -> Sequence[int]:
+            first = self._next(connection, len(bodies))
+            fresh = {"queue": self._name, "dead": False, "attempts": 0, "token": "", "due": now + delay}
+            fresh |= {"noticed": False, "waited": delay > 0}
+            rows = [{**fresh, "task_id": n, "position": n, "body": body} for n, body in enumerate(bodies, first)]
+            for start in range(0, len(rows), _CHUNK):
+                connection.execute(sa.insert(tasks), rows[start : start + _CHUNK])
+            return range(first, first + len(bodies))
+
+        return self._database.write(transaction)
+
+    def claim(self, ids: Sequence[int], visibility: int) -> Sequence[Lease]:
+        """Lease those of the tasks *ids* that may be leased now, for *visibility* microseconds, oldest first."""
+
+        def transaction(connection: sa.Connection, now: int) -> Sequence[Lease]:
+            query = sa.select(tasks.c.task_id, tasks.c.body, tasks.c.attempts).order_by(tasks.c.position)
+            query = query.where(self._mine, tasks.c.task_id.in_(ids), sa.not_(tasks.c.dead), tasks.c.due <= now)
+            # Rows are locked by their key, as all changes do: in the order of another index they would dead-lock.
+            query = query.with_hint(tasks, "FORCE INDEX (PRIMARY)", "mysql").with_for_update(skip_locked=True)
+            rows = connection.execute(query).all()
+            token, until = secrets.token_hex(8), now + visibility
+            if rows:
+                change = {"token": token, "due": until, "attempts": tasks.c.attempts + 1}
+                found = [row.task_id for row in rows]
+                connection.execute(sa.update(tasks).where(self._mine, tasks.c.task_id.in_(found)).values(change))
+            return [Lease(row.task_id, row.body, row.attempts + 1, token, until) for row in rows]
+
+        return self._database.write(transaction) if ids else []
+
+    def overlooked(self, count: int, patience: int) -> Sequence[int]:
+        """Up to *count* tasks that may be leased and that no notice is going to lead to, oldest first.
+
+        Those are tasks whose lease ran out or whose delay is over, those whose notice never reached the broker, and
+        those that nobody has asked for *patience* microseconds after they were due.
+        """
+
+        def query(connection: sa.Connection, now: int) -> Sequence[int]:
+            unheard, forgotten = sa.not_(tasks.c.noticed), tasks.c.due <= now - patience
+            chosen = sa.or_(tasks.c.token != "", tasks.c.waited, unheard, forgotten)
+            found = sa.select(tasks.c.task_id).where(self._mine, sa.not_(tasks.c.dead), tasks.c.due <= now, chosen)
+            return list(connection.scalars(found.order_by(tasks.c.position).limit(count)))
+
+        return self._database.read(query)
+
+    def extend(self, lease: Lease, visibility: int) -> Lease | None:
+        """*lease*, lasting *visibility* microseconds from now; None where it is lost."""
+
+        def transaction(connection: sa.Connection, now: int) -> Lease | None:
+            change = sa.update(tasks).where(self._held(lease, now)).values(due=now + visibility)
+            if not connection.execute(change).rowcount:
+                return None
+            return Lease(lease.task_id, lease.body, lease.attempts, lease.token, now + visibility)
+
+        return self._database.write(transaction)
+
+    def remove(self, leases: Iterable[Lease]) -> int:
+        """The tasks of those *leases* that still hold are done; how many they were."""
+
+        def transaction(connection: sa.Connection, now: int) -> int:
+            ordered = sorted(leases, key=lambda lease: lease.task_id)
+            return sum(connection.execute(sa.delete(tasks).where(self._held(lease, now))).rowcount for lease in ordered)
+
+        return self._database.write(transaction)
+
+    def give_back(self, lease: Lease, delay: int) -> bool:
+        """The task goes to the end, due *delay* microseconds from now; False where the lease is lost."""
+
+        def transaction(connection: sa.Connection, now: int) -> bool:
+            change = {"token": "", "due": now + delay, "noticed": False, "waited": True}
+            change["position"] = self._next(connection, 1)
+            return bool(connection.execute(sa.update(tasks).where(self._held(lease, now)).values(change)).rowcount)
+
+        return self._database.write(transaction)
+
+    def bury(self, lease: Lease, cause: str) -> bool:
+        """The task is dead; False where the lease is lost."""
+
+        def transaction(connection: sa.Connection, now: int) -> bool:
+            change = {"token": "", "dead": True, "cause": cause, "died_at": now}
+            return bool(connection.execute(sa.update(tasks).where(self._held(lease, now)).values(change)).rowcount)
+
+        return self._database.write(transaction)
+
+    def revive(self, ids: Sequence[int] | None) -> Sequence[int]:
+        """Dead tasks, those named or all, are free again with no attempts; the ids of those that were."""
+
+        def transaction(connection: sa.Connection, now: int) -> Sequence[int]:
+            query = sa.select(tasks.c.task_id).where(self._mine, tasks.c.dead).order_by(tasks.c.task_id)
+            query = query if ids is None else query.where(tasks.c.task_id.in_(ids))
+            found = list(connection.scalars(query))
+            fresh = {"dead": False, "attempts": 0, "due": now, "cause": None, "died_at": None}
+            fresh |= {"noticed": False, "waited": True}
+            for position, task_id in enumerate(found, self._next(connection, len(found))):
+                change = sa.update(tasks).where(self._mine, tasks.c.task_id == task_id)
+                connection.execute(change.values(**fresh, position=position))
+            return found
+
+        return self._database.write(transaction)
+
+    def noticed(self, ids: Sequence[int]) -> None:
+        """The broker has the notices of the tasks *ids*."""
+        change = sa.update(tasks).where(self._mine, tasks.c.task_id.in_(ids)).values(noticed=True)
+        self._database.write(lambda connection, _now: connection.execute(change))
+
+    def unnoticed(self, limit: int) -> Mapping[int, int]:
+        """Tasks whose notices never reached the broker, oldest first: for each how long until it is due."""
+        query = sa.select(tasks.c.task_id, tasks.c.due).where(
+            self._mine, sa.not_(tasks.c.noticed), sa.not_(tasks.c.dead)
+        )
+        query = query.order_by(tasks.c.position).limit(limit)
+        return self._database.read(lambda c, now: {row.task_id: max(0, row.due - now) for row in c.execute(query)})
+
+    def until_due(self, ids: Sequence[int]) -> Mapping[int, int]:
+        """Those of *ids* that are free and not due yet, with the microseconds until then."""
+        query = sa.select(tasks.c.task_id, tasks.c.due).where(
+            self._mine, tasks.c.task_id.in_(ids), sa.not_(tasks.c.dead), tasks.c.token == ""
+        )
+        return self._database.read(
+            lambda c, now: {row.task_id: row.due - now for row in c.execute(query) if row.due > now}
+        )
+
+    def depth(self) -> Depth:
+        """How many tasks stand where, exactly."""
+
+        def query(connection: sa.Connection, now: int) -> Depth:
+            late, leased = tasks.c.due > now, tasks.c.token != ""
+            columns = (tasks.c.dead, sa.and_(late, leased), sa.and_(late, sa.not_(leased)))
+            counted = sa.select(*columns, sa.func.count()).where(self._mine).group_by(*columns)
+            counts = {"ready": 0, "leased": 0, "delayed": 0, "dead": 0}
+            for dead, held, waiting, count in connection.execute(counted):
+                counts["dead" if dead else "leased" if held else "delayed" if waiting else "ready"] += count
+            return Depth(**counts, exact=True, as_of=now)
+
+        return self._database.read(query)
+
+    def dead(self, limit: int, after: int) -> Sequence[DeadTask]:
+        """Up to *limit* dead tasks with ids above *after*, by id."""
+        columns = [tasks.c[name] for name in DeadTask.__struct_fields__]
+        query = sa.select(*columns).where(self._mine, tasks.c.dead, tasks.c.task_id > after)
+        query = query.order_by(tasks.c.task_id).limit(limit)
+        return self._database.read(lambda c, _now: [DeadTask(*row) for row in c.execute(query)])
+
+    def _held(self, lease: Lease, now: int) -> sa.ColumnElement[bool]:
+        return sa.and_(self._mine, tasks.c.task_id == lease.task_id, tasks.c.token == lease.token, tasks.c.due > now)
+
+    def _next(self, connection: sa.Connection, count: int) -> int:
+        """The first of *count* numbers that were never given before in this queue."""
+        row = {"queue": self._name, "last": 0}
+        connection.execute(insert_new(connection, counters), row)
+        mine = counters.c.queue == self._name
+        connection.execute(sa.update(counters).where(mine).values(last=counters.c.last + count))
+        last: Any = connection.scalar(sa.select(counters.c.last).where(mine))
+        return int(last) - count + 1

@@ -1,0 +1,199 @@
+"""The work queue on a real RabbitMQ passes the shipped suite and machine, and loses nothing in an outage."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.queue import QueueInputError, WorkQueue
+from millstream.queue.rabbitmq import RabbitWorkQueue
+from millstream.testing import services
+from millstream.testing.queue_machine import OpenQueue, queue_machine
+from millstream.testing.queues import WorkQueueConformance
+
+pytestmark = pytest.mark.xdist_group("rabbitmq")
+
+_names = itertools.count(1)
+WORKER = Path(__file__).parent / "rabbit_worker.py"
+
+
+def new_name() -> str:
+    """A queue that the broker has never seen."""
+    return f"test-{id(_names)}-{next(_names)}"
+
+
+class RabbitConformance(WorkQueueConformance):
+    """Keeps the databases that a test opens, and disposes of them when it is over."""
+
+    @pytest.fixture(autouse=True)
+    def place(self, rabbitmq: str) -> Iterator[None]:
+        self.broker, self.suffix = rabbitmq, new_name()
+        with ExitStack() as self.opened:
+            yield
+
+    def engine(self, folder: Path) -> sa.Engine:
+        engine = sa.create_engine(f"sqlite:///{folder / 'tasks.db'}", connect_args={"timeout": 30})
+        self.opened.callback(engine.dispose)
+        return engine
+
+    def open_queue(self, folder: Path, name: str, clock: VirtualClock) -> WorkQueue:
+        return RabbitWorkQueue(self.broker, self.engine(folder), f"{name}-{self.suffix}", clock, server_time=False)
+
+
+class TestRabbitQueueWithSqlite(RabbitConformance):
+    pass
+
+
+class TestRabbitQueueWithMariadb(RabbitConformance):
+    @pytest.fixture(autouse=True)
+    def database(self, mariadb: str) -> Iterator[None]:
+        name = f"queue_{next(_names)}_{id(self)}"
+        server = sa.make_url(mariadb.replace("mysql://", "mysql+pymysql://"))
+        admin = sa.create_engine(server)
+        with admin.begin() as connection:
+            connection.execute(sa.text(f"CREATE DATABASE {name}"))
+        self.url = server.set(database=name)
+        yield
+        with admin.begin() as connection:
+            connection.execute(sa.text(f"DROP DATABASE {name}"))
+        admin.dispose()
+
+    def engine(self, folder: Path) -> sa.Engine:
+        engine = sa.create_engine(self.url, isolation_level="READ COMMITTED")
+        self.opened.callback(engine.dispose)
+        return engine
+
+
+@pytest.mark.long
+def test_p6_a_queue_on_rabbitmq_does_what_the_model_does(rabbitmq: str, tmp_path: Path, size: str) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'tasks.db'}", connect_args={"timeout": 30})
+
+    def make() -> OpenQueue:
+        name = new_name()
+        return lambda clock: RabbitWorkQueue(rabbitmq, engine, name, clock)
+
+    examples = 200 if size == "long" else 5
+    run_state_machine_as_test(
+        queue_machine(make), settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
+    )
+    engine.dispose()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'tasks.db'}", connect_args={"timeout": 30})
+    yield engine
+    engine.dispose()
+
+
+def messages(url: str, name: str) -> int:
+    """How many messages wait in the broker's queue *name*."""
+    import pika
+
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        found: Any = connection.channel().queue_declare(name, passive=True)
+        return int(found.method.message_count)
+
+
+def test_many_tasks_are_few_messages(rabbitmq: str, engine: sa.Engine) -> None:
+    name = new_name()
+    with RabbitWorkQueue(rabbitmq, engine, name) as queue:
+        queue.put([b"%d" % n for n in range(1000)])
+        assert messages(rabbitmq, name) == 10
+        leases = queue.lease(1000, visibility=30)
+        assert [lease.body for lease in leases] == [b"%d" % n for n in range(1000)]
+        assert messages(rabbitmq, name) == 0
+
+
+def test_two_workers_share_what_was_put(rabbitmq: str, engine: sa.Engine) -> None:
+    name = new_name()
+    with RabbitWorkQueue(rabbitmq, engine, name) as one, RabbitWorkQueue(rabbitmq, engine, name) as two:
+        one.put([b"%d" % n for n in range(300)])
+        first, second = one.lease(100, visibility=30), two.lease(200, visibility=30)
+        assert len(first) == 100
+        assert len(second) == 200
+        assert len({lease.task_id for lease in [*first, *second]}) == 300
+
+
+def test_what_a_worker_has_taken_from_the_broker_and_not_leased_goes_back(rabbitmq: str, engine: sa.Engine) -> None:
+    name = new_name()
+    with RabbitWorkQueue(rabbitmq, engine, name) as one, RabbitWorkQueue(rabbitmq, engine, name) as two:
+        one.put([b"%d" % n for n in range(100)])
+        assert len(one.lease(1, visibility=30)) == 1
+        assert two.lease(100, visibility=30) == []
+        one.close()
+        assert len(two.lease(100, visibility=30)) == 99
+
+
+def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(rabbitmq: str, engine: sa.Engine) -> None:
+    name, clock = new_name(), SystemClock()
+    with RabbitWorkQueue(rabbitmq, engine, name) as queue:
+        queue.put([b"late"], delay=6.0)
+        queue.put([b"soon"], delay=0.5)
+        start = clock.monotonic()
+        while not (leases := queue.lease(2, visibility=30)):
+            clock.sleep(0.01)
+        assert [lease.body for lease in leases] == [b"soon"]
+        assert 0.5 <= clock.monotonic() - start < 5.0
+
+
+def test_a_broker_that_is_named_wrongly_is_refused(engine: sa.Engine) -> None:
+    with pytest.raises(QueueInputError, match="amqp://"):
+        RabbitWorkQueue("http://localhost", engine, "x")
+
+
+def test_p6_nothing_is_lost_while_the_broker_is_away(engine: sa.Engine, caplog: pytest.LogCaptureFixture) -> None:
+    clock, name = SystemClock(), new_name()
+    with services.private("rabbitmq") as server, RabbitWorkQueue(server.url, engine, name) as queue:
+        queue.put([b"before"])
+        server.kill()
+        queue.put([b"during 1", b"during 2"])
+        found = [lease.body for lease in queue.lease(10, visibility=300)]
+        assert set(found) >= {b"during 1", b"during 2"}
+        queue.put([b"during 3"])
+        server.start()
+        while len(found) < 4:
+            found += [lease.body for lease in queue.lease(10, visibility=300)]
+            clock.sleep(0.02)
+        assert sorted(found) == [b"before", b"during 1", b"during 2", b"during 3"]
+        assert queue.depth().leased == 4
+        texts = [record.message for record in caplog.records]
+        assert sum("is away" in text for text in texts) == 1, "an outage is one line"
+
+
+@pytest.mark.long
+def test_p6_workers_that_are_killed_lose_and_repeat_no_task(rabbitmq: str, engine: sa.Engine, size: str) -> None:
+    name, kills = new_name(), 20 if size == "long" else 4
+    tasks = [b"%d" % n for n in range(50 * kills)]
+    with RabbitWorkQueue(rabbitmq, engine, name) as queue:
+        queue.put(tasks)
+        done = list[bytes]()
+        for _ in range(kills):
+            command = [sys.executable, str(WORKER), rabbitmq, str(engine.url), name]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+                assert worker.stdout is not None
+                done += [worker.stdout.readline().strip() for _ in range(30)]
+                worker.kill()
+                rest = worker.stdout.read().split(b"\n")
+                done += [line for line in rest[:-1] if line]
+        clock = SystemClock()
+        while queue.depth().open:
+            leases = queue.lease(100, visibility=30)
+            queue.ack(leases)
+            done += [lease.body for lease in leases]
+            clock.sleep(0.05)
+    confirmed = [body for body in done if body]
+    assert len(confirmed) == len(set(confirmed)), "what was acknowledged came again"
+    unsaid = set(tasks) - set(confirmed)
+    assert len(unsaid) <= 10 * kills, "a worker may die between its acknowledgement and its word, ten tasks at most"
