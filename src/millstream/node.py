@@ -29,6 +29,7 @@ from millstream.batching.ticks import Ticker
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
+from millstream.core.sql import open_server
 from millstream.log import LogSpec, LogStore
 from millstream.mill.audit_log import AuditLog
 from millstream.mill.audit_queue import AuditQueue
@@ -91,6 +92,7 @@ class Node:
         self._is_new = not (self.folder / DATABASE).exists()
         self._resources = contextlib.ExitStack()
         self._queues: dict[str, WorkQueue] = {}
+        self._engines: dict[str, sa.Engine] = {}
         self._opening = threading.Lock()
 
     @classmethod
@@ -220,19 +222,17 @@ class Node:
     def registry(self) -> IdentifierRegistry:
         """This process as an instance of the registry of identifiers; not started."""
         from millstream.anchoring.registry import Registry, RegistryDatabase, Version, Versions
-        from millstream.anchoring.registry.opening import instance_name, open_server
+        from millstream.anchoring.registry.service import instance_name
 
         settings = self.settings.registry
-        engine = open_server(settings.database) if settings.database else self.database
-        if settings.database:
-            self._resources.callback(engine.dispose)
         return Registry(
-            RegistryDatabase(engine, self.clock),
+            RegistryDatabase(self._engine(settings.database), self.clock),
             self.cas,
             self.registry_ledger,
             instance=instance_name(),
             settings=settings.parameters,
             versions=Versions([Version("1.0", settings.network)]),
+            broker=self.queue("operation") if self.settings.queue.broker else None,
         )
 
     def operation_status(self, operation: str) -> OperationStatus:
@@ -326,11 +326,32 @@ class Node:
         """The work queue *name*, opened once and kept."""
         with self._opening:
             if name not in self._queues:
-                queue = LogWorkQueue(self.store.log(LogSpec(f"queue.{name}")), clock=self.clock)
-                self._resources.callback(queue.close)
-                queue.reclaim()  # the workers of a node end with it, so leases from before are nobody's
+                queue = self._broker_queue(name) if self.settings.queue.broker else self._log_queue(name)
                 self._queues[name] = AuditQueue(queue, self.outbox) if name == QueueName.AUDIT else queue
             return self._queues[name]
+
+    def _log_queue(self, name: str) -> WorkQueue:
+        queue = LogWorkQueue(self.store.log(LogSpec(f"queue.{name}")), clock=self.clock)
+        self._resources.callback(queue.close)
+        queue.reclaim()  # the workers of a node end with it, so leases from before are nobody's
+        return queue
+
+    def _broker_queue(self, name: str) -> WorkQueue:
+        from millstream.queue.rabbitmq import RabbitWorkQueue
+
+        settings = self.settings.queue
+        queue = RabbitWorkQueue(settings.broker, self._engine(settings.database), f"millstream.{name}", self.clock)
+        self._resources.callback(queue.close)
+        return queue
+
+    def _engine(self, url: str) -> sa.Engine:
+        """The database at *url*, kept open once for all; the node's own where there is none."""
+        if not url:
+            return self.database
+        if url not in self._engines:
+            self._engines[url] = open_server(url)
+            self._resources.callback(self._engines[url].dispose)
+        return self._engines[url]
 
     def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first."""

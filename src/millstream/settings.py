@@ -159,6 +159,14 @@ def _seconds(duration: Duration) -> float:
     return duration / MICROSECONDS
 
 
+class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Work queues. They lie on logs of the node; with ``broker`` (``amqp://user:password@host:port/vhost``) their
+    notices travel over RabbitMQ, and their tasks lie in ``database`` (``mysql://…``), or in the node's own."""
+
+    broker: str = ""
+    database: str = ""
+
+
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One storage provider. ``{data}`` in its URL stands for the node's data folder.
 
@@ -198,6 +206,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batching: BatchingSettings = BatchingSettings()
     anchoring: AnchoringSettings = AnchoringSettings()
     registry: RegistrySettings = RegistrySettings()
+    queue: QueueSettings = QueueSettings()
     stores: Mapping[str, StoreSettings] = msgspec.field(default_factory=dict)
     mill: MillSettings = MillSettings()
     pipeline: PipelineSettings = PipelineSettings()

@@ -3,23 +3,75 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import ClassVar, TypeVar
 
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock
-from millstream.core.errors import BusyError
+from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
 
 Result = TypeVar("Result")
 
 _ANSWERS = RetryPolicy(attempts=20, first=0.01, longest=2.0)
+_POOL = 20
+_NAME = re.compile(r"[A-Za-z0-9_$-]{1,64}")
+_REFUSALS = {1044, 1045, 1049, 1698}  # access denied, to a database or to the account; unknown database
 _SERVER_TIME = sa.text("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")
 
 
 class SqlBusyError(BusyError):
     """The database did not answer or was locked; the same call may succeed later."""
+
+
+class SqlInputError(InputError):
+    """The URL of a database cannot be used."""
+
+
+def open_server(url: str) -> sa.Engine:
+    """The database at *url*, ``mysql://user:password@host:port/name``, made where it is absent.
+
+    Raises :class:`SqlInputError`, which never shows the password, for another URL, where the driver is missing, or
+    where the server refuses the account; :class:`SqlBusyError` where it does not answer.
+    """
+    try:
+        place = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        place = sa.make_url("none://")
+    if place.drivername not in ("mysql", "mariadb") or not place.host or not _NAME.fullmatch(place.database or ""):
+        raise SqlInputError("a shared database is written mysql://user:password@host:port/name")
+    try:
+        _make(place)
+        return _engine(place)
+    except ImportError as error:
+        raise SqlInputError("MariaDB and MySQL need PyMySQL: pip install 'millstream[mysql]'") from error
+
+
+def _engine(place: sa.URL) -> sa.Engine:
+    # Rows that others hold must not be locked beyond what is read, or instances would wait for one another.
+    return sa.create_engine(
+        place.set(drivername="mysql+pymysql"),
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        pool_size=_POOL,
+        connect_args={"connect_timeout": 10, "read_timeout": 60, "write_timeout": 60},
+    )
+
+
+def _make(place: sa.URL) -> None:
+    server = _engine(place.set(database=""))
+    try:
+        with server.begin() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE IF NOT EXISTS `{place.database}`")
+    except sa.exc.OperationalError as error:
+        number = error.orig.args[0] if error.orig else 0
+        if number in _REFUSALS:
+            raise SqlInputError(f"the server {place.host} refuses the account or the database: {number}") from error
+        raise SqlBusyError(f"the server {place.host} did not answer: {number}") from error
+    finally:
+        server.dispose()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ instance or, after its death, by another.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
@@ -33,8 +34,10 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.operations import revive
 from millstream.core.clock import MICROSECONDS
+from millstream.core.retry import RetryPolicy
 
 _log = logging.getLogger(__name__)
+_PATIENCE = RetryPolicy(attempts=40, first=0.02, longest=0.5)  # another instance writes to the ledger
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -150,7 +153,8 @@ class OperationWriter:
     def _finish(self, cut: OpenCut, batch: WrittenBatch) -> LedgerEntry:
         """Take *cut* from where it stands to the end."""
         self._cas.put_many(file.data for file in batch.files)  # again where it is anchored: a file may be lost since
-        entry = self._ledger.append(cut.anchor_string, after=cut.ledger_after)
+        append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
+        entry = _PATIENCE.call(append, self._store.database.clock)
         if cut.number is None:
             self._store.anchored(cut, entry.number)
         self._observer.observe()

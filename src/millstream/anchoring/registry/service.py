@@ -7,6 +7,9 @@ killed at any time.
 from __future__ import annotations
 
 import logging
+import os
+import secrets
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -165,6 +168,11 @@ class Registry:
         with self._woken:
             if not self._stopping:
                 self._clock.wait(self._woken, seconds)
+
+
+def instance_name() -> str:
+    """A name for this process that no other ever had: it says where the process is, and is otherwise random."""
+    return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 def _expected(error: Exception) -> bool:
