@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import (
@@ -287,6 +289,27 @@ def test_retention_counts_bytes_and_ages_across_tiers(open_log: Callable[[], Log
     assert ids_of(log) == list(range(101, 201))
     assert Retainer(log, clock, Retention(max_count=5)).run_once().first_id == 196
     assert ids_of(log) == list(range(196, 201))
+
+
+def test_the_same_messages_lie_beside_an_object_as_parquet(open_log: Callable[[], Log], cloud: Cloud) -> None:
+    log = fill(open_log())
+    log.set_tiering(Tiering(URL, segment_bytes=8000, parquet=True))
+    count = log.move_blocks(partial=True).objects
+    names = [name for name in cloud.names() if name.endswith(".parquet")]
+    assert (len(names), len(cloud.names())) == (count, 2 * count)
+    tables = []
+    for name in names:
+        with cloud.real.open(SPACE, name) as source:
+            tables.append(parquet.read_table(io.BytesIO(source.read())))
+    expected = pa.Table.from_batches([batch.arrow for batch in log.read()])
+    assert pa.concat_tables(tables).equals(expected)
+    assert log.verify(deep=True).ok
+    cloud.change(names[0], lambda data: data.__setitem__(50, data[50] ^ 1))
+    (problem,) = log.verify(deep=True).problems
+    assert "Parquet" in problem
+    assert ids_of(open_log()) == list(range(1, 201))
+    log.trim(201)
+    assert cloud.names() == []
 
 
 def test_a_tiered_log_is_copied_whole(open_log: Callable[[], Log], clock: VirtualClock) -> None:

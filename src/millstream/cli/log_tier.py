@@ -19,6 +19,7 @@ from millstream.stores.tiers import open_store
 @click.option("--segment-bytes", type=Size(), help="About so much makes an object (default 128 MiB).")
 @click.option("--keep-age", type=Duration(), help="Keep what was received since, such as 1d.")
 @click.option("--keep-bytes", type=Size(), help="Keep at least so much of the newest.")
+@click.option("--parquet/--no-parquet", default=None, help="Put the same messages beside each object as Parquet.")
 @click.option("--partial", is_flag=True, help="Move what is due even if it does not fill an object.")
 @json_option
 @store_options

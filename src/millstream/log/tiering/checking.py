@@ -9,7 +9,7 @@ import msgspec
 from millstream.log.backend import Head
 from millstream.log.tiering.manifest import Row
 from millstream.log.tiering.reading import TierReader
-from millstream.log.tiering.seal import find_fault
+from millstream.log.tiering.seal import find_fault, find_fault_of_copy
 
 
 class CheckedObject(msgspec.Struct, frozen=True):
@@ -29,6 +29,10 @@ def check_objects(tier: TierReader, log: str, head: Head, *, deep: bool) -> Iter
         expected = row.last_id + 1
         fault = find_fault(tier.objects, log, row) if deep else _missing(tier, row)
         yield CheckedObject(row, None if fault is None else f"{where} is damaged: {fault}")
+        fault = find_fault_of_copy(tier.objects, row.parquet) if deep and row.parquet is not None else None
+        if fault is not None:
+            problem = f"the Parquet file beside {row.name} is damaged: {fault}. The messages are in the object"
+            yield CheckedObject(row, problem)
 
 
 def _missing(tier: TierReader, row: Row) -> str | None:

@@ -37,13 +37,22 @@ class Tiering(msgspec.Struct, frozen=True, omit_defaults=True):
             raise LogInputError(f"segment_bytes is 1 to 4 GiB, not {self.segment_bytes}")
 
 
-class Row(msgspec.Struct, frozen=True):
+class Companion(msgspec.Struct, frozen=True):
+    """The messages of an object as a Parquet file beside it."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sealed object. ``sums`` is what its blocks add up to, ``size`` the bytes of the whole object."""
 
     name: str
     size: int
     sha256: str
     sums: Statistics
+    parquet: Companion | None = None
 
     @property
     def first_id(self) -> int:

@@ -24,7 +24,7 @@ from millstream.log.tiering.format import (
     index_size,
     summarize,
 )
-from millstream.log.tiering.manifest import Row
+from millstream.log.tiering.manifest import Companion, Row
 from millstream.log.tiering.objects import TierObjects
 
 PART_BYTES = 4 << 20
@@ -84,6 +84,17 @@ def find_fault(objects: TierObjects, log: str, row: Row) -> str | None:
             return f"a block among the {length} bytes from {begin} on has another CRC32C than when it was sealed"
     digest.update(data)
     return None if digest.hexdigest() == row.sha256 else "its SHA-256 is not that of what was written"
+
+
+def find_fault_of_copy(objects: TierObjects, copy: Companion) -> str | None:
+    """What is wrong with a Parquet file, read from its first byte to its last; None where nothing is."""
+    size = objects.size(copy.name)
+    if size != copy.size:
+        return "it is not there" if size is None else f"it has {size} bytes where {copy.size} were written"
+    digest = hashlib.sha256()
+    for start in range(0, copy.size, PART_BYTES):
+        digest.update(_read(objects, copy.name, start, PART_BYTES))
+    return None if digest.hexdigest() == copy.sha256 else "its SHA-256 is not that of what was written"
 
 
 def _read(objects: TierObjects, name: str, start: int, length: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -14,9 +14,9 @@ from millstream.log.backend import Backend, Head, StoredBlock
 from millstream.log.errors import DamagedLogError, StorageError
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.scan import FETCH_BYTES
-from millstream.log.tiering.manifest import Row, Tiering, add_row, drop_rows, read_rows
+from millstream.log.tiering.manifest import Companion, Row, Tiering, add_row, drop_rows, read_rows
 from millstream.log.tiering.objects import TierObjects
-from millstream.log.tiering.seal import find_fault, seal
+from millstream.log.tiering.seal import find_fault, find_fault_of_copy, seal
 from millstream.log.trimming import free_blocks, raise_marks
 
 _log = logging.getLogger(__name__)
@@ -71,6 +71,8 @@ class Tierer:
         freed = 0
         for row in read_rows(self._hot, self._log):
             if row.last_id < head.first_id:
+                if row.parquet is not None:
+                    self._objects.delete(row.parquet.name)
                 self._objects.delete(row.name)
                 freed += row.size
         if freed:
@@ -127,21 +129,31 @@ class Tierer:
                     f"ids {ids.first} to {ids.last} of {self._log!r} were to be sealed, and {row.first_id} to "
                     f"{row.last_id} were found; `millstream log verify {self._log}` lists all damage"
                 )
-            self._store(row, file)
+            self._store(row.name, row.sha256, file, lambda: find_fault(self._objects, self._log, row))
+            if self._policy.parquet:
+                row = msgspec.structs.replace(row, parquet=self._store_parquet(row, file))
         return row if add_row(self._hot, self._log, row) else None
 
-    def _store(self, row: Row, file: BinaryIO) -> None:
-        """Store the object of *row*; what lies there and is not what was written is replaced once."""
+    def _store_parquet(self, row: Row, sealed: BinaryIO) -> Companion:
+        from millstream.log.tiering.parquet import write_parquet
+
+        with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+            copy = write_parquet(row, sealed, file)
+            self._store(copy.name, copy.sha256, file, lambda: find_fault_of_copy(self._objects, copy))
+        return copy
+
+    def _store(self, name: str, sha256: str, file: BinaryIO, find: Callable[[], str | None]) -> None:
+        """Store *file* under *name*; what *find* has fault with is replaced once."""
         for _ in range(2):
             file.seek(0)
-            self._objects.put(row.name, file, sha256=row.sha256)
-            fault = find_fault(self._objects, self._log, row)
+            self._objects.put(name, file, sha256=sha256)
+            fault = find()
             if fault is None:
                 return
-            _log.warning("%s/%s is stored again: %s", self._objects.url, row.name, fault)
-            self._objects.delete(row.name)
+            _log.warning("%s/%s is stored again: %s", self._objects.url, name, fault)
+            self._objects.delete(name)
         raise StorageError(
-            f"{self._objects.url}/{row.name} does not come back as it was written: {fault}. Nothing was freed; see to "
+            f"{self._objects.url}/{name} does not come back as it was written: {fault}. Nothing was freed; see to "
             "the object store and run this again"
         )
 
