@@ -12,8 +12,8 @@ import pytest
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import Log, LogInputError, LogSpec, LogStore, Message, Retainer, Retention, open_store
-from millstream.log.retainer import retained
 from millstream.log.sqlite import SqliteBackend
+from millstream.log.upkeep import keep_up
 
 SPEC = LogSpec("weather")
 DAY = 86_400 * MICROSECONDS
@@ -138,10 +138,11 @@ def test_a_policy_is_kept_with_the_log_and_run_by_whoever_comes_by(
     with pytest.raises(LogInputError, match="no retention policy"):
         Retainer(log, clock).run_once()
     log.set_retention(Retention(max_count=30))
-    logs = [store.log(LogSpec(name)) for name in store.logs()]
-    assert [(plan.log, plan.first_id) for plan in retained(iter(logs), clock)] == [("weather", 71)]
+    (done,) = keep_up(store, clock)
+    assert done.trimmed is not None
+    assert (done.log, done.trimmed.first_id, done.moved, done.error) == ("weather", 71, None, None)
     log.set_retention(None)
-    assert list(retained(iter(logs), clock)) == []
+    assert list(keep_up(store, clock)) == []
 
 
 def test_a_log_that_is_kept_whole_is_not_trimmed_by_anybody(log: Log, clock: VirtualClock) -> None:
@@ -180,5 +181,6 @@ def test_the_command_trims_by_id_by_rules_and_by_the_policy_of_the_log(tmp_path:
     assert json.loads(run("--json"))["first_id"] is None
     assert "slow loses 50 messages" in run("--max-count", "20")
     assert "nothing to trim" in run("--max-age", "30d", "--max-bytes", "1GB")
+    assert "would begin at id 101" in run("--max-bytes", "0", "--dry-run")
     assert "no size" in run("--max-bytes", "many", code=2)
     assert "either" in run("--below", "3", "--max-count", "4", code=2)

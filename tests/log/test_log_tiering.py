@@ -39,6 +39,7 @@ from millstream.log.memory import MemoryBackend
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.tiering import TierObjects
+from millstream.log.upkeep import keep_up
 from millstream.stores import MemoryStore, Store
 from millstream.stores.tiers import SPACE, TierSpace
 from millstream.stores.tiers import open_store as open_tiered
@@ -566,6 +567,29 @@ def test_a_log_with_very_many_objects_writes_one_page_for_each(open_log: Callabl
     assert log.verify(deep=True).ok
 
 
+def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_back(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    with open_tiered(f"sqlite:///{tmp_path / 'log.db'}", clock) as store:
+        for name in ("a", "b", "c"):
+            log = fill(store.log(LogSpec(name, compression="plain")))
+            log.set_retention(Retention(max_count=150))
+            if name != "c":
+                log.set_tiering(Tiering(f"file://{tmp_path / name}", segment_bytes=8000))
+        (tmp_path / "a" / "tier").write_bytes(b"in the way")
+        found = {done.log: done for done in keep_up(store, clock)}
+        assert found["a"].error is not None
+        assert store.log(LogSpec("a")).first_id == 1
+        moved, trimmed = found["b"].moved, found["b"].trimmed
+        assert moved is not None
+        assert trimmed is not None
+        assert (moved.objects > 2, trimmed.first_id, found["b"].error) == (True, 51, None)
+        assert (found["c"].moved, store.log(LogSpec("c")).first_id) == (None, 51)
+        (tmp_path / "a" / "tier").unlink()
+        assert all(done.error is None for done in keep_up(store, clock))
+        assert store.log(LogSpec("a")).first_id == 51
+
+
 def test_the_command_moves_messages_and_says_where_they_are(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with open_store(url) as store:
@@ -589,6 +613,7 @@ def test_the_command_moves_messages_and_says_where_they_are(tmp_path: Path) -> N
     assert "0 messages in 0 blocks checked" in run("verify", "weather")
     assert "200 messages in 20 blocks checked" in run("verify", "weather", "--deep")
     assert "begins at id 150" in run("trim", "weather", "--below", "150")
+    assert "weather: 0 messages trimmed, 0 messages moved" in run("upkeep")
     victim = next((tmp_path / "cold").rglob("*.tier"))
     victim.unlink()
     assert "not there" in run("verify", "weather", code=1)

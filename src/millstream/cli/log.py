@@ -17,6 +17,7 @@ from millstream.cli.common import json_option, print_json, size_text, store_opti
 from millstream.cli.log_tier import tier
 from millstream.cli.log_torture import torture_command
 from millstream.cli.log_trim import trim
+from millstream.cli.log_upkeep import upkeep
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
 from millstream.log import Batch, Gap, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log
@@ -209,6 +210,7 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
 
 log.add_command(tier)
 log.add_command(trim)
+log.add_command(upkeep)
 
 
 def _print_batch(batch: Batch, jsonl: bool) -> None:

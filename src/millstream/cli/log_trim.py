@@ -42,7 +42,8 @@ def trim(
     Readers that have not got that far are told which ids are gone. Ages are those of receive times, and a clock that
     has jumped trims nothing. More may stay stored than can be read: blocks and segment files are freed whole.
     """
-    policy = Retention(**rules) if any(rules.values()) or keep_policy or rules["max_count"] == 0 else None
+    named = keep_policy or any(value is not None and value is not False for value in rules.values())
+    policy = Retention(**rules) if named else None
     if below is not None and policy is not None:
         raise click.UsageError("give either --below ID or rules")
     with open_store(settings.log_url, create=False, read_only=dry_run) as store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import msgspec
 
@@ -93,10 +92,3 @@ class Retainer:
                 return block.first_id
             total -= block.bytes
         return blocks[-1].last_id + 1 if blocks else 1
-
-
-def retained(logs: Iterator[Log], clock: Clock, *, dry_run: bool = False) -> Iterator[Plan]:
-    """Run the policies of *logs* once, of those that have one."""
-    for log in logs:
-        if log.retention is not None:
-            yield Retainer(log, clock).run_once(dry_run=dry_run)
