@@ -91,6 +91,16 @@ def test_missing_and_damaged_blocks_are_given_as_gaps_to_whoever_asks_for_all(pa
         assert reader.pointer == 100
 
 
+def test_a_reader_that_goes_back_from_a_gap_is_given_it_again(path: Path, log: Log) -> None:
+    change(path, "DELETE FROM blocks_1 WHERE first_id = 31")
+    with log.reader("worker") as reader:
+        batches = reader.batches(10, gaps="all")
+        assert [next(batches).last_id for _ in range(4)] == [10, 20, 30, 40]
+        reader.seek(25)
+        assert [(batch.first_id, batch.last_id) for batch in batches][:3] == [(25, 30), (31, 40), (41, 50)]
+        assert reader.missed == 10
+
+
 def test_the_part_of_a_gap_that_was_asked_for_is_given(path: Path, log: Log) -> None:
     change(path, DAMAGE)
     assert gaps_of(list(log.read(75, 77, gaps="all"))) == [(IdRange(75, 77), "corrupt")]

@@ -206,6 +206,34 @@ def test_a_writer_goes_on_while_and_after_all_its_blocks_are_moved(open_log: Cal
     assert ids_of(log) == list(range(1, 71))
 
 
+def test_a_writer_does_not_need_the_object_store(open_log: Callable[[], Log], cloud: Cloud) -> None:
+    log = fill(open_log(), 50)
+    log.set_tiering(Tiering(URL, segment_bytes=100))
+    log.move_blocks()
+    cloud.store = UnavailableStore(cloud.real)
+    log = open_log()
+    with log.writer() as writer:
+        writer.append(bodies(51, 60))
+    assert log.info().count == 60
+    assert ids_of(log, 51) == list(range(51, 61))
+    with pytest.raises(StorageUnavailableError):
+        list(log.read())
+
+
+def test_a_log_that_is_moved_as_it_is_written_takes_no_more_room(
+    open_log: Callable[[], Log], tmp_path: Path, cloud: Cloud
+) -> None:
+    log = open_log()
+    log.set_tiering(Tiering(URL, segment_bytes=4000))
+    sizes = []
+    for _ in range(12):
+        fill(log, 100)
+        log.move_blocks()
+        sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.suffix in {".db", ".seg"}))
+    assert max(sizes[6:]) <= 1.05 * max(sizes[:6])
+    assert log.info().count == 1200
+
+
 def test_readers_cross_the_border_and_blocks_may_move_while_they_read(open_log: Callable[[], Log]) -> None:
     log = fill(open_log())
     log.set_tiering(Tiering(URL, segment_bytes=4000, keep_bytes=16_000))

@@ -240,7 +240,7 @@ class Reader:
                     self._next = batch.last_id + 1
                 yield batch
                 if isinstance(batch, Gap):
-                    self._pass_over(batch)
+                    self._pass_over(batch, seeks)
         with self._lock:
             if self._seeks == seeks:
                 self._next = self._end + 1
@@ -251,11 +251,13 @@ class Reader:
         kept = self._frontier.missing(IdRange(max(self._next, head.first_id), self._end))
         return [*([IdRange(trimmed[0].first, trimmed[-1].last)] if trimmed else []), *kept]
 
-    def _pass_over(self, gap: Gap) -> None:
+    def _pass_over(self, gap: Gap, seeks: int) -> None:
         _logger.warning(
             "%s goes on after ids %d to %d of %s: %s", self._consumer, gap.first_id, gap.last_id, self._log, gap.reason
         )
         with self._lock:
+            if self._seeks != seeks:
+                return
             self._missed += len(gap.ids)
             self._frontier.add(gap.first_id, gap.last_id)
             self._note_change()

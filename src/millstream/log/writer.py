@@ -203,9 +203,10 @@ class Writer:
 
 def _refuse_damage(backend: Backend, log: str, head: Head) -> None:
     """The writer pointer and the blocks are one transaction; where they disagree, nobody may write on top."""
-    blocks = backend.ranges(log, max(head.last_id, 1), 2**63 - 1)
-    stored = blocks[-1].last_id if blocks else 0
-    if stored != head.last_id and (blocks or head.hot_id <= head.last_id):
+    blocks = backend.ranges(log, max(head.last_id, head.hot_id, 1), 2**63 - 1)
+    nothing = head.last_id if head.hot_id > head.last_id else 0  # all of it was trimmed or moved
+    stored = blocks[-1].last_id if blocks else nothing
+    if stored != head.last_id:
         raise DamagedLogError(
             f"the log {log!r} should end at id {head.last_id}, but its last block ends at {stored}. Restore it from a "
             f"copy; `millstream log verify {log}` lists all damage"
