@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import settings
 from pyarrow import parquet
 
 from millstream.core.clock import MICROSECONDS, VirtualClock
@@ -36,6 +37,9 @@ from millstream.log import (
     open_store,
 )
 from millstream.log.memory import MemoryBackend
+from millstream.log.mysql import MysqlBackend, parse_place
+from millstream.log.postgres import PostgresBackend
+from millstream.log.postgres import parse_place as postgres_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.tiering import TierObjects
@@ -100,7 +104,11 @@ def cloud() -> Cloud:
     return Cloud()
 
 
-@pytest.fixture(params=["memory", "sqlite", "segments"])
+KINDS = ["memory", "sqlite", "segments", *(["mysql", "postgresql"] if settings().max_examples > 1000 else [])]
+"""The databases are asked in the long size; their machine and their kills are not left out in either."""
+
+
+@pytest.fixture(params=KINDS)
 def open_log(
     request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock, cloud: Cloud
 ) -> Iterator[Callable[[], Log]]:
@@ -113,6 +121,8 @@ def open_log(
             "memory": lambda: memory,
             "sqlite": lambda: SqliteBackend(tmp_path / "log.db", clock),
             "segments": lambda: SegmentsBackend(tmp_path / "logs", clock, segment_bytes=3000),
+            "mysql": lambda: MysqlBackend(parse_place(request.getfixturevalue("database")), clock),
+            "postgresql": lambda: PostgresBackend(postgres_place(request.getfixturevalue("postgres_database")), clock),
         }
         stores.append(LogStore(kinds[request.param](), clock, open_objects=cloud.open))
         return stores[-1].log(SPEC)
