@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, from_arrow, to_arrow
-from millstream.log import LogSpec, TrimmedError, open_store
+from millstream.log import LogSpec, Tiering, TrimmedError, open_store
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.request import LogRequest
 from millstream.pipeline.runs import balance
 from millstream.pipeline.source import NAME, SPARK_SCHEMA, LogReader, read_log
+from millstream.stores.tiers import open_store as open_tiered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,3 +178,17 @@ def test_a_task_whose_messages_are_trimmed_before_it_runs_fails(log_url: str, wr
         store.log(LogSpec("odd")).trim(21)
     with pytest.raises(TrimmedError):
         list(reader.read(part))
+
+
+def test_blocks_that_were_moved_to_an_object_store_are_read_like_all_others(
+    log_url: str, write_log: WriteLog, tmp_path: Path
+) -> None:
+    written = write_log(log_url, "odd", odd_messages(5, 300))
+    with open_tiered(log_url) as store:
+        log = store.log(LogSpec("odd"))
+        log.set_tiering(Tiering(f"file://{tmp_path / 'cold'}", segment_bytes=50_000))
+        assert log.move_blocks().objects > 0
+    reader = LogReader(LogRequest({"store": log_url, "log": "odd", "partitionBytes": "40000"}), SPARK_SCHEMA.names)
+    parts = reader.partitions()
+    assert len(parts) > 2
+    assert [m for part in parts for batch in reader.read(part) for m in from_arrow(batch)] == written
