@@ -43,6 +43,7 @@ from millstream.log.postgres import parse_place as postgres_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.tiering import TierObjects
+from millstream.log.trimming import free_blocks, raise_marks
 from millstream.log.upkeep import keep_up
 from millstream.stores import MemoryStore, Store
 from millstream.stores.tiers import SPACE, TierSpace
@@ -528,6 +529,30 @@ def test_damaged_blocks_are_never_sealed(tmp_path: Path, clock: VirtualClock, cl
         with pytest.raises(DamagedLogError):
             log.move_blocks()
         assert (cloud.names(), log.info().tier) == ([], None)
+
+
+@pytest.mark.parametrize("first_id", [25, 61, 120])
+def test_blocks_that_are_trimmed_while_they_are_sealed_are_no_damage(
+    tmp_path: Path, clock: VirtualClock, cloud: Cloud, first_id: int
+) -> None:
+    class Trimmed(SqliteBackend):
+        trims = 1
+
+        def read(self, log: str, first: int, last_id: int, *, max_bytes: int) -> Any:
+            if self.trims and first > 10:
+                self.trims = 0
+                raise_marks(self, log, first_id=first_id)
+                free_blocks(self, log)
+            return super().read(log, first, last_id, max_bytes=min(max_bytes, 2000))
+
+    with LogStore(Trimmed(tmp_path / "log.db", clock), clock, open_objects=cloud.open) as store:
+        log = fill(store.log(SPEC), 200)
+        log.set_tiering(Tiering(URL, segment_bytes=8000))
+        log.move_blocks()
+        log.move_blocks()
+        assert log.first_id == first_id
+        assert ids_of(log) == list(range(first_id, 201))
+        assert log.verify(deep=True).ok
 
 
 def test_two_runs_at_once_enter_each_message_once(open_log: Callable[[], Log], cloud: Cloud) -> None:

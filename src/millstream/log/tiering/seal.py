@@ -56,6 +56,10 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO)
         entries.append(entry_of(head, offset, stored.data))
         write(stored.data)
         offset += len(stored.data)
+    if not entries:
+        raise DamagedLogError(
+            f"no block of {log!r} is where some should be; `millstream log verify {log}` lists all damage"
+        )
     index = encode_index(entries)
     write(index)
     sums = summarize(decode_index(index))

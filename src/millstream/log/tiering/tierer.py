@@ -123,16 +123,29 @@ class Tierer:
     def _move(self, ids: IdRange) -> Row | None:
         """Seal *ids*, store the object, read it back and enter it; None where somebody else was quicker."""
         with tempfile.TemporaryFile(prefix="millstream-tier-") as file:
+            sealed = self._seal(ids, file)
+            if sealed is None:
+                return None
+            self._store(sealed.name, sealed.sha256, file, lambda: find_fault(self._objects, self._log, sealed))
+            copy = self._store_parquet(sealed, file) if self._policy.parquet else None
+        row = msgspec.structs.replace(sealed, parquet=copy)
+        return row if add_row(self._hot, self._log, row) else None
+
+    def _seal(self, ids: IdRange, file: BinaryIO) -> Row | None:
+        """Seal *ids* into *file*; None where they were moved or trimmed meanwhile, which looks like damage."""
+        before = self._hot.head(self._log).hot_id
+        try:
             row = seal(self._log, self._policy.folder, self._blocks(ids), file)
             if (row.first_id, row.last_id) != (ids.first, ids.last):
                 raise DamagedLogError(
                     f"ids {ids.first} to {ids.last} of {self._log!r} were to be sealed, and {row.first_id} to "
                     f"{row.last_id} were found; `millstream log verify {self._log}` lists all damage"
                 )
-            self._store(row.name, row.sha256, file, lambda: find_fault(self._objects, self._log, row))
-            if self._policy.parquet:
-                row = msgspec.structs.replace(row, parquet=self._store_parquet(row, file))
-        return row if add_row(self._hot, self._log, row) else None
+        except DamagedLogError:
+            if self._hot.head(self._log).hot_id > before:
+                return None
+            raise
+        return row
 
     def _store_parquet(self, row: Row, sealed: BinaryIO) -> Companion:
         from millstream.log.tiering.parquet import write_parquet
