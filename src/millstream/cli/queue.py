@@ -10,9 +10,10 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.core.clock import MICROSECONDS, SystemClock
-from millstream.log import Log, LogSpec, open_store
+from millstream.log import Log, LogSpec
 from millstream.queue import Depth, LogWorkQueue, recover
 from millstream.settings import Settings
+from millstream.stores.tiers import open_store
 
 LOG_PREFIX = "queue."
 """The queue ``bits`` is kept in the log ``queue.bits``."""

@@ -10,12 +10,12 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.core.errors import InputError
-from millstream.log import open_store
 from millstream.messaging.broker.admin import GroupInfo, Restart, TopicInfo
 from millstream.messaging.broker.endpoints import read_place
 from millstream.messaging.broker.remote import ask_broker, ask_store
 from millstream.messaging.broker.topic import TYPES, TopicSpec
 from millstream.settings import Settings
+from millstream.stores.tiers import open_store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Asks = Callable[[str, Any, Any], Any]
