@@ -6,7 +6,7 @@ together), at many times the speed, but needs all of them in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -173,22 +173,38 @@ class _Sorted(NamedTuple):
 
 
 def _sorted(columns: _Columns, rows: Integers) -> _Sorted:
-    """*rows* in order; in one comparison where what they are sorted by fits one word."""
+    """*rows* in order: by one sort of single words that hold all that matters, where they can hold it."""
     source, time, key = columns.source, columns.time, columns.key
-    if len(rows) < len(source):
+    whole = len(rows) == len(source)
+    if not whole:
         source, time, key = source[rows], time[rows], key[rows]
-    order = _order(source, time, key)
-    return _Sorted(rows[order], source[order], time[order], key[order])
+    if not len(rows):
+        return _Sorted(rows, source, time, key)
+    first = int(time.min())
+    widths = [int(top).bit_length() for top in (source.max(), int(time.max()) - first, key.max(), len(rows) - 1)]
+    if sum(widths) > 63:
+        order = np.lexsort((key, time, source))
+        return _Sorted(rows[order], source[order], time[order], key[order])
+    place, source, time, key = _sort_words((source, time - first, key), widths)
+    time += first
+    return _Sorted(place if whole else rows[place], source, time, key)
 
 
-def _order(source: Integers, time: Integers, key: Integers) -> Integers:
-    if not len(source):
-        return np.zeros(0, np.int64)
-    first, keys = int(time.min()), int(key.max()) + 1
-    span = int(time.max()) - first + 1
-    if (int(source.max()) + 1) * span * keys < 2**63:
-        return np.argsort((source * span + (time - first)) * keys + key)
-    return np.lexsort((key, time, source))
+def _sort_words(columns: Sequence[Integers], widths: Sequence[int]) -> list[Integers]:
+    """The row numbers in the order of *columns*, then these columns in that order.
+
+    *widths* are the bits that each column, and the row numbers, need; a word is sorted far faster than looked up.
+    """
+    words = np.zeros(len(columns[0]), np.int64)
+    for column, width in zip([*columns, np.arange(len(words))], widths, strict=True):
+        words <<= width
+        words |= column
+    words.sort()
+    found = []
+    for width in reversed(widths):
+        found.append(words & ((1 << width) - 1))
+        words >>= width
+    return [found[0], *reversed(found[1:])]
 
 
 def _without_copies(columns: _Columns, found: _Sorted) -> tuple[_Sorted, Integers, Flags]:

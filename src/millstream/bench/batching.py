@@ -1,73 +1,93 @@
-"""Event-time batching: the order-free batcher against a replay of thin-edge's algorithm on the same records.
+"""Event-time batching: record by record, step by step in columns, and whole histories, against thin-edge's algorithm.
 
-A fleet of sources reports nine readings each, together once a period, and every reading comes with a delay of its own.
+All take the same records of a fleet (``bench/fleet.py``) on one core.
 """
 
 from __future__ import annotations
 
 import functools
-import random
-from collections.abc import Iterator, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching import BatchConfig, Batcher, Event, Mode
+from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columns import cut_columns
+from millstream.bench.fleet import MAX_DELAY, WINDOW, events_of, fleet, fleet_parts
 from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.core.clock import Clock, SystemClock
 
 EVENTS: dict[Size, int] = {"small": 100_000, "full": 1_000_000}
-SOURCES = (1, 3, 100, 20_000)
+LENGTHS: dict[Size, tuple[int, ...]] = {"small": (100_000, 1_000_000), "full": (100_000, 1_000_000, 10_000_000)}
+OPEN: dict[Size, tuple[int, ...]] = {"small": (10_000, 100_000), "full": (10_000, 100_000, 1_000_000)}
+SOURCES = (1, 100, 20_000)
 
-KEYS = 9
-WINDOW = 50_000
-MAX_DELAY = 20_000
-PERIOD = 200_000
 CHUNK = 8192
+STEP = 32_768
+
+RULES = BatchConfig(WINDOW, MAX_DELAY)
+PATIENT = BatchConfig(WINDOW, 2**40)
+"""Rules under which nothing is closed."""
 
 
 def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:  # noqa: ARG001
-    """One comparison for each number of sources."""
-    clock = SystemClock()
-    for sources in SOURCES:
-        events = fleet(EVENTS[size], sources)
-        yield Comparison(
-            title=f"{sources:,} sources",
-            unit="events/s",
-            conditions=(
-                f"{len(events):,} events with digests of 64 digits, on one core. Incremental: in order of receipt, "
-                f"{CHUNK:,} a call, the clock advanced between calls, each batch under its SHA-256 identity. "
-                "History: Arrow columns in, batches in Arrow columns out, no identities"
-            ),
-            contenders=[
-                Contender("faithful replay, incremental", functools.partial(_feed, "faithful", events, clock)),
-                Contender("order-free, incremental", functools.partial(_feed, "order-free", events, clock)),
-                Contender("order-free, history", functools.partial(_cut, _table(events), clock)),
-            ],
-        )
+    """Speed by the number of sources, speed by the number of events, memory by the number of open events."""
+    threads = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        clock = SystemClock()
+        yield from (_by_sources(EVENTS[size], sources, clock) for sources in SOURCES)
+        yield _by_length(LENGTHS[size], clock)
+        yield from (_memory(count) for count in OPEN[size])
+    finally:
+        pa.set_cpu_count(threads)
 
 
-def fleet(count: int, sources: int, seed: int = 1) -> list[Event]:
-    """*count* events of *sources* devices in order of receipt; each device reports :data:`KEYS` keys a period."""
-    draw = random.Random(seed)
-    rows = []
-    for number in range(count):
-        period, rest = divmod(number, sources * KEYS)
-        source, key = divmod(rest, KEYS)
-        time = period * PERIOD + source * PERIOD // sources + draw.randrange(WINDOW // 2)
-        rows.append((time + draw.randrange(MAX_DELAY), time, source, key))
-    rows.sort()
-    return [
-        Event(number, f"device-{source}", f"key-{key}", time, received_at, f"{draw.getrandbits(256):064x}")
-        for number, (received_at, time, source, key) in enumerate(rows, start=1)
+def _by_sources(count: int, sources: int, clock: Clock) -> Comparison:
+    table = fleet(count, sources)
+    events = events_of(table)
+    return Comparison(
+        title=f"{sources:,} sources",
+        unit="events/s",
+        conditions=(
+            f"{count:,} events with digests of 64 digits, on one core. Record by record: in order of receipt, "
+            f"{CHUNK:,} a call, the clock advanced between calls. Steps: Arrow tables of {STEP:,} events in order of "
+            "receipt. Both give each batch under its SHA-256 identity. History: the whole table in, batches out, no "
+            "identities"
+        ),
+        contenders=[
+            Contender("faithful replay, record by record", functools.partial(_feed, "faithful", events, clock)),
+            Contender("order-free, record by record", functools.partial(_feed, "order-free", events, clock)),
+            Contender("order-free, steps of columns", functools.partial(_steps, table, clock)),
+            Contender("order-free, history", functools.partial(_cut, table, clock)),
+        ],
+    )
+
+
+def _by_length(lengths: Sequence[int], clock: Clock) -> Comparison:
+    return Comparison(
+        title="more and more events",
+        unit="events/s",
+        conditions=f"Steps of {STEP:,} events with identities, 1,000 sources; the events are made while they are taken",
+        contenders=[Contender(f"{count:,} events", functools.partial(_lazy_steps, count, clock)) for count in lengths],
+    )
+
+
+def _memory(count: int) -> Comparison:
+    table = fleet(count, 1000)
+    contenders: list[tuple[str, Callable[[], Batcher | ColumnBatcher]]] = [
+        ("record by record", functools.partial(_open_records, table)),
+        ("steps of columns", functools.partial(_open_columns, table)),
     ]
-
-
-def _table(events: Sequence[Event]) -> pa.Table:
-    names = ("id", "source", "key", "event_time", "received_at", "digest")
-    return pa.table({name: [getattr(event, name) for event in events] for name in names})
+    return Comparison(
+        title=f"{count:,} open events",
+        unit="bytes/event",
+        conditions="What a batcher of 1,000 sources holds on to (Python's and Arrow's memory), and its snapshot",
+        contenders=[Contender(name, functools.partial(_measure, count, hold)) for name, hold in contenders],
+    )
 
 
 def _feed(mode: Mode, events: Sequence[Event], clock: Clock) -> Sample:
@@ -81,11 +101,65 @@ def _feed(mode: Mode, events: Sequence[Event], clock: Clock) -> Sample:
     return _sample(len(events), sizes, clock.monotonic() - begin)
 
 
+def _steps(table: pa.Table, clock: Clock) -> Sample:
+    begin = clock.monotonic()
+    batcher = ColumnBatcher(RULES)
+    sizes = _step_through(batcher, table) + _sizes(batcher.flush().batches)
+    return _sample(len(table), sizes, clock.monotonic() - begin)
+
+
+def _lazy_steps(count: int, clock: Clock) -> Sample:
+    """As :func:`_steps`, without more than one part in memory; the time in which parts are made does not count."""
+    batcher, sizes, seconds = ColumnBatcher(RULES), list[int](), 0.0
+    for part in fleet_parts(count, 1000):
+        begin = clock.monotonic()
+        sizes += _step_through(batcher, part, slack=MAX_DELAY + WINDOW)
+        seconds += clock.monotonic() - begin
+    begin = clock.monotonic()
+    sizes += _sizes(batcher.flush().batches)
+    return _sample(count, sizes, seconds + clock.monotonic() - begin)
+
+
+def _step_through(batcher: ColumnBatcher, table: pa.Table, slack: int = 0) -> list[int]:
+    """Take *table* in steps; the clock stays *slack* ticks behind, for the next part begins a little before its end."""
+    sizes: list[int] = []
+    for first in range(0, len(table), STEP):
+        chunk = table.slice(first, STEP)
+        sizes += _sizes(batcher.step(chunk, chunk["received_at"][-1].as_py() - slack).batches)
+    return sizes
+
+
 def _cut(table: pa.Table, clock: Clock) -> Sample:
     begin = clock.monotonic()
-    batches = cut_columns(table, BatchConfig(WINDOW, MAX_DELAY)).batches
-    seconds = clock.monotonic() - begin
-    return _sample(len(table), pc.list_value_length(batches["events"]).to_pylist(), seconds)
+    batches = cut_columns(table, RULES).batches
+    return _sample(len(table), _sizes(batches), clock.monotonic() - begin)
+
+
+def _open_records(table: pa.Table) -> Batcher:
+    batcher = Batcher.of(PATIENT)
+    for first in range(0, len(table), CHUNK):
+        batcher.receive_many(events_of(table.slice(first, CHUNK)))
+    return batcher
+
+
+def _open_columns(table: pa.Table) -> ColumnBatcher:
+    batcher = ColumnBatcher(PATIENT)
+    batcher.step(table, 0)
+    return batcher
+
+
+def _measure(count: int, hold: Callable[[], Batcher | ColumnBatcher]) -> Sample:
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
+    batcher = hold()
+    after = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes()
+    tracemalloc.stop()
+    return Sample((after - before) / count, {"snapshot bytes/event": len(batcher.snapshot()) / count})
+
+
+def _sizes(batches: pa.Table) -> list[int]:
+    sizes: list[int] = pc.list_value_length(batches["events"]).to_pylist()
+    return sizes
 
 
 def _sample(count: int, sizes: list[int], seconds: float) -> Sample:

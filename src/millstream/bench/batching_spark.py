@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.batching import BatchConfig, Rulebook
-from millstream.bench.batching import KEYS, MAX_DELAY, PERIOD, WINDOW
+from millstream.bench.fleet import KEYS, MAX_DELAY, PERIOD, WINDOW
 from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec, open_store
