@@ -39,7 +39,7 @@ TYPES = {"plain": "NORMAL", "ordered": "FIFO", "later": "DELAY", "halves": "TRAN
 @pytest.fixture(scope="module")
 def at(broker: BrokerProcess) -> str:
     """Where a broker with topics is."""
-    for name in ("single", "batch", "filtered", "pushed", "failing", "async-for", "handles", "closing"):
+    for name in ("single", "batch", "filtered", "pushed", "failing", "async-for", "handles", "closing", "frames"):
         broker.make_topic(name)
     for name in ("ordered", "ordered-push"):
         broker.make_topic(name, "FIFO")
@@ -333,6 +333,22 @@ def test_messages_that_no_topic_takes_fail_at_once(at: str) -> None:
             with pytest.raises(PayloadError):
                 await producer.send(Message("single", b"x" * (4 * 2**20 + 1)))
             assert not producer.isolated
+
+    run(test)
+
+
+def test_a_server_that_offers_no_batches_is_read_frame_by_frame(at: str) -> None:
+    async def test() -> None:
+        async with Producer(at, ["frames"], options=QUICK) as producer, consumer(at, "g", "frames") as source:
+            await producer.send_many([Message("frames", b"%d" % number) for number in range(4)])
+            assert source.batched
+            (one,) = await source.receive(1, invisible=60)
+            source.batched.clear()
+            rest = await source.receive(3, invisible=60)
+            assert bodies([one, *rest]) == [b"0", b"1", b"2", b"3"]
+            assert await source.receive(1) == []
+            with pytest.raises(BadRequestError, match="a message is hidden for"):
+                await source.receive(1, invisible=0)
 
     run(test)
 

@@ -20,6 +20,7 @@ from millstream.messaging.broker.service import Call, Service
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import RefusedError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import is_offered
 from millstream.messaging.protocol.siphash import group_queue
 
 CALL = Call("client-1", "", lambda: None)
@@ -693,6 +694,36 @@ def test_settings_come_back_with_what_the_client_is_to_keep_to() -> None:
         assert answer.settings.backoff_policy.exponential_backoff.multiplier == 2
         nothing = desk.service.telemetry.settle(session, v2.Settings())
         assert nothing.status.code == v2.UNRECOGNIZED_CLIENT_TYPE
+
+    on_desk(step)
+
+
+def test_batched_receives_are_offered_to_our_clients_alone() -> None:
+    async def step(desk: Desk) -> None:
+        session = desk.core.sessions.see("c", desk.clock.now())
+        for platform, offered in (("Linux", False), ("millstream Linux", True)):
+            settings = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
+            settings.user_agent.platform = platform
+            settings.subscription.group.name = "g"
+            answer = desk.service.telemetry.settle(session, settings).settings
+            assert is_offered(answer) is offered
+            assert offered or answer.user_agent.platform == platform
+
+    on_desk(step)
+
+
+def test_a_receive_is_bounded_by_bytes_as_well() -> None:
+    async def step(desk: Desk) -> None:
+        big = [bytes([number]) * (3 << 20) for number in range(5)]
+        for topic, system in (("plain", {}), ("ordered", {"message_group": "g"})):
+            for body in big:
+                await desk.send(topic, body, **system)
+            got = []
+            while more := await desk.receive("g", topic, auto_renew=True):
+                assert len(more) == (3 if len(got) == 0 and topic == "plain" else len(more))
+                got += bodies(more)
+                await desk.ack("g", topic, *more)
+            assert got == big
 
     on_desk(step)
 

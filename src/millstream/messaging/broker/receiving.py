@@ -21,6 +21,10 @@ from millstream.messaging.broker.topic import Topic
 LOOK_AHEAD: Final = 10_000
 """How many messages of a topic with order are looked at beyond those that wait for their turn."""
 
+MOST_BYTES: Final = 8 << 20
+"""About how many bytes of bodies are given at once, unless a single message is larger."""
+
+_AT_ONCE: Final = 16
 _PAGE: Final = 1024
 _SKIP_AT_MOST: Final = 65_536
 
@@ -128,6 +132,7 @@ class _Search:
         self._topic: Topic = core.topic(ask.topic)
         self.found: list[Message] = []
         self.skipped: list[int] = []
+        self._bytes = 0
 
     async def run(self) -> None:
         if self._delivery.fifo:
@@ -138,12 +143,12 @@ class _Search:
             self._delivery.finish(ranges(self.skipped))
 
     async def _from_anywhere(self) -> None:
-        begin, back = self._delivery.next, self._delivery.returning(self._ask.count)
+        begin, back = self._delivery.next, list[int]()
         try:
-            living = await self._without_exhausted(back)
-            messages = await self._topic.pages.read_ids(living)
-            self.found = [messages[number] for number in living]
-            while len(self.found) < self._ask.count and await self._next_page():
+            while not self._is_full and (ids := self._delivery.returning(min(self._missing, _AT_ONCE))):
+                back += ids
+                await self._read(await self._without_exhausted(ids))
+            while not self._is_full and await self._next_page():
                 pass
         except BaseException:
             self._delivery.put_back(number for number in back if number in self._delivery.flights)
@@ -155,19 +160,35 @@ class _Search:
         first, last = self._delivery.next, self._topic.last_id
         if first > last or len(self.skipped) > _SKIP_AT_MOST:
             return False
-        missing = self._ask.count - len(self.found)
-        reach = missing if self._ask.wanted is None else _PAGE
+        reach = self._missing if self._ask.wanted is None else _PAGE
         for message in await self._topic.pages.read(first, min(last, first + reach - 1)):
-            if len(self.found) == self._ask.count:
+            if self._is_full:
                 break
             self._delivery.next = message.id + 1
             if self._delivery.is_new(message.id):
                 self._take_or_skip(message)
         return True
 
+    @property
+    def _missing(self) -> int:
+        return self._ask.count - len(self.found)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._missing <= 0 or self._bytes >= MOST_BYTES
+
+    async def _read(self, ids: Sequence[int]) -> None:
+        messages = await self._topic.pages.read_ids(ids)
+        for number in ids:
+            self._take(messages[number])
+
+    def _take(self, message: Message) -> None:
+        self.found.append(message)
+        self._bytes += len(message.body)
+
     def _take_or_skip(self, message: Message) -> None:
         if self._ask.wanted is None or self._ask.wanted(message):
-            self.found.append(message)
+            self._take(message)
         else:
             self.skipped.append(message.id)
 
@@ -177,8 +198,9 @@ class _Search:
         while len(ids) < ask.count and await self._line_up_page():
             ids = self._delivery.heads(ask.count, runs=ask.renew)
         living = await self._without_exhausted(sorted(ids))
-        messages = await self._topic.pages.read_ids(living)
-        self.found = [messages[number] for number in living]
+        for start in range(0, len(living), _AT_ONCE):
+            if not self._is_full:
+                await self._read(living[start : start + _AT_ONCE])
 
     async def _line_up_page(self) -> bool:
         first, last = self._delivery.next, self._topic.last_id

@@ -15,6 +15,7 @@ from millstream.messaging.broker.room import Room
 from millstream.messaging.broker.service import Call
 from millstream.messaging.errors import MessagingError, RefusedError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import BATCH_SERVICE, RECEIVE, ReceivedBatch, encode_batch
 from millstream.messaging.protocol.methods import SERVICE, Method, methods
 
 if TYPE_CHECKING:
@@ -82,6 +83,22 @@ def _telemetry(room: Room) -> Any:
         await telemetry.serve(session, call.namespace, requests, context.write)
 
     return behaviour
+
+
+def batch_handlers(room: Room) -> grpc.GenericRpcHandler:
+    """Batched receives, on *room*; see :mod:`millstream.messaging.protocol.batches`."""
+    import grpc
+
+    async def receive(request: v2.ReceiveMessageRequest, context: Any) -> ReceivedBatch:
+        try:
+            return await room.service.receive_batch(request, _call(context, room))
+        except Exception as error:
+            room.suspect(error)
+            status = _status(methods()["ReceiveMessage"], error)
+            return ReceivedBatch(status.code, status.message)
+
+    handler = grpc.unary_unary_rpc_method_handler(receive, v2.ReceiveMessageRequest.FromString, encode_batch)
+    return grpc.method_handlers_generic_handler(BATCH_SERVICE, {RECEIVE.rpartition("/")[2]: handler})
 
 
 def admin_handlers(room: Room) -> grpc.GenericRpcHandler:

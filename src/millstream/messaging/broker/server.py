@@ -12,7 +12,7 @@ from millstream.log import LogStore
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.endpoints import Place, wire_endpoints
 from millstream.messaging.broker.room import Room
-from millstream.messaging.broker.rpc import admin_handlers, service_handlers
+from millstream.messaging.broker.rpc import admin_handlers, batch_handlers, service_handlers
 from millstream.messaging.errors import BrokerError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class BrokerServer:
             room = Room(self._store, self._clock, self._limits, wire_endpoints(Place(self._place.host, self.port)))
             stack.push_async_callback(room.close)
             stack.push_async_callback(_cancel, asyncio.ensure_future(room.run()))
-            server.add_generic_rpc_handlers((service_handlers(room), admin_handlers(room)))
+            server.add_generic_rpc_handlers((service_handlers(room), batch_handlers(room), admin_handlers(room)))
             await server.start()
             stack.push_async_callback(server.stop, 1.0)
             self._resources = stack.pop_all()

@@ -19,8 +19,10 @@ from millstream.messaging.broker.stored import Frame, to_wire
 from millstream.messaging.broker.telemetry import Telemetry, long_poll
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import ReceivedBatch
 
 BROKER_NAME = "millstream"
+NOTHING_NEW = "no new message"
 RENEWED_FOR = 60 * 1_000_000
 
 
@@ -89,19 +91,29 @@ class Service:
     async def receive_message(
         self, request: v2.ReceiveMessageRequest, call: Call
     ) -> AsyncIterator[v2.ReceiveMessageResponse]:
-        ask = self._ask(request, call)
-        given = await self._receiving.receive(ask)
-        if not given:
-            yield v2.ReceiveMessageResponse(status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"))
+        messages = await self._receive(request, call)
+        if not messages:
+            yield v2.ReceiveMessageResponse(status=v2.Status(code=v2.MESSAGE_NOT_FOUND, message=NOTHING_NEW))
             return
         yield v2.ReceiveMessageResponse(status=_ok())
-        topic = request.message_queue.topic
-        for each in given:
-            frame = Frame(topic.resource_namespace, topic.name, each.handle, each.attempt, ask.invisible)
-            yield v2.ReceiveMessageResponse(message=to_wire(each.message, frame))
+        for message in messages:
+            yield v2.ReceiveMessageResponse(message=message)
         end = v2.ReceiveMessageResponse()
         end.delivery_timestamp.FromMicroseconds(self._core.clock.now())
         yield end
+
+    async def receive_batch(self, request: v2.ReceiveMessageRequest, call: Call) -> ReceivedBatch:
+        messages = await self._receive(request, call)
+        if not messages:
+            return ReceivedBatch(v2.MESSAGE_NOT_FOUND, NOTHING_NEW)
+        return ReceivedBatch(v2.OK, "OK", [message.SerializeToString() for message in messages])
+
+    async def _receive(self, request: v2.ReceiveMessageRequest, call: Call) -> list[v2.Message]:
+        ask, topic = self._ask(request, call), request.message_queue.topic
+        return [
+            to_wire(each.message, Frame(topic.resource_namespace, topic.name, each.handle, each.attempt, ask.invisible))
+            for each in await self._receiving.receive(ask)
+        ]
 
     async def ack_message(self, request: v2.AckMessageRequest, call: Call) -> v2.AckMessageResponse:
         group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
@@ -164,7 +176,7 @@ class Service:
             read_filter(request.filter_expression),
         )
         messages, next_offset = await self._pulling.pull(pull)
-        found = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message") if not messages else _ok()
+        found = v2.Status(code=v2.MESSAGE_NOT_FOUND, message=NOTHING_NEW) if not messages else _ok()
         yield v2.PullMessageResponse(status=found)
         for message in messages:
             yield v2.PullMessageResponse(

@@ -14,6 +14,7 @@ from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.sessions import Session
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import OFFER, is_ours
 
 RECEIVE_BATCH: Final = 32
 
@@ -63,6 +64,8 @@ class Telemetry:
         else:
             self._settle_consumer(session, declared, answer.settings, namespace)
         answer.settings.metric.on = False
+        if is_ours(declared):
+            answer.settings.user_agent.platform = OFFER
         return answer
 
     def _settle_consumer(self, session: Session, declared: v2.Settings, settings: v2.Settings, namespace: str) -> None:

@@ -24,6 +24,7 @@ from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.stream import Stream
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import OURS, is_offered
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -52,6 +53,8 @@ class Client:
         self._fetching: dict[str, asyncio.Future[Route]] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
         self._is_running = False
+        self.batched: set[Endpoints] = set()
+        """Servers that give many messages in one answer."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -211,13 +214,17 @@ class Client:
         settings = v2.Settings(client_type=kind, access_point=self.access_point.to_wire())
         settings.request_timeout.FromMilliseconds(round(self.options.request_timeout * 1000))
         settings.user_agent.language, settings.user_agent.version = v2.PYTHON, __version__
-        settings.user_agent.platform, settings.user_agent.hostname = platform.platform(), socket.gethostname()
+        settings.user_agent.platform, settings.user_agent.hostname = OURS + platform.platform(), socket.gethostname()
         self.declare(settings)
         return settings
 
     async def _handle(self, endpoints: Endpoints, command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
         which = command.WhichOneof("command")
         if which == "settings":
+            if is_offered(command.settings):
+                self.batched.add(endpoints)
+            else:
+                self.batched.discard(endpoints)
             self.settle(command.settings)
             return None
         if which == "print_thread_stack_trace_command":

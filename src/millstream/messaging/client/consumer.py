@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from millstream.core.clock import Clock
 from millstream.messaging.client.client import Client
-from millstream.messaging.client.errors import PartialFailureError, ServerFailedError, status_error
+from millstream.messaging.client.errors import PartialFailureError, ServerFailedError, TransportError, status_error
 from millstream.messaging.client.message import Received, from_wire
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.places import Endpoints
@@ -48,7 +49,10 @@ class Consumer(Client):
         self, endpoints: Endpoints, request: v2.ReceiveMessageRequest, poll: float
     ) -> list[Received]:
         """The messages that *request* brings; none is no error. Raises :class:`ClientError`."""
-        frames = self.transport(endpoints).stream("ReceiveMessage", request, poll + self.options.request_timeout)
+        seconds = poll + self.options.request_timeout
+        if endpoints in self.batched:
+            return await self._receive_batch(endpoints, request, seconds)
+        frames = self.transport(endpoints).stream("ReceiveMessage", request, seconds)
         found: list[Received] = []
         async for frame in frames:
             if frame.HasField("message"):
@@ -58,6 +62,20 @@ class Consumer(Client):
                 if error is not None:
                     raise error
         return found
+
+    async def _receive_batch(
+        self, endpoints: Endpoints, request: v2.ReceiveMessageRequest, seconds: float
+    ) -> list[Received]:
+        try:
+            batch = await self.transport(endpoints).receive_batch(request, seconds)
+        except TransportError:
+            self.batched.discard(endpoints)  # until it offers it again: another server may be there by now
+            raise
+        code: Any = batch.code
+        error = None if code == v2.MESSAGE_NOT_FOUND else status_error(v2.Status(code=code, message=batch.text))
+        if error is not None:
+            raise error
+        return [from_wire(v2.Message.FromString(data), endpoints) for data in batch.messages]
 
     async def acknowledge(self, messages: Sequence[Received]) -> None:
         """*messages*, all of one topic and server, are done. Raises :class:`ClientError`."""

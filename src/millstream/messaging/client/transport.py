@@ -9,6 +9,7 @@ from millstream.messaging.client.errors import ThrottledError, TransportError, s
 from millstream.messaging.client.signing import Headers, Signer
 from millstream.messaging.errors import MissingExtraError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import RECEIVE, ReceivedBatch, decode_batch
 from millstream.messaging.protocol.methods import Method, methods
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class Transport:
         else:
             self._channel = grpc.aio.secure_channel(target, credentials, options)
         self._calls = {name: self._bind(method) for name, method in methods().items()}
+        self._receive: Any = self._channel.unary_unary(
+            RECEIVE, v2.ReceiveMessageRequest.SerializeToString, decode_batch
+        )
 
     async def call(self, name: str, request: Any, seconds: float) -> Any:
         """The response of the method *name*, which answers once, whatever its status.
@@ -69,6 +73,15 @@ class Transport:
                 yield response
         except self._failure as error:
             raise self._translated(name, error, headers) from error
+
+    async def receive_batch(self, request: v2.ReceiveMessageRequest, seconds: float) -> ReceivedBatch:
+        """All that a receive brings, from a broker that offers it. Raises like :meth:`call`."""
+        headers = self._signer.headers()
+        try:
+            found: ReceivedBatch = await self._receive(request, timeout=seconds, metadata=headers)
+        except self._failure as error:
+            raise self._translated("Receive", error, headers) from error
+        return found
 
     def telemetry(self) -> Any:
         """A stream of commands, both ways; raises gRPC's own errors."""
