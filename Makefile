@@ -39,8 +39,9 @@ bench-long: $(VENV)/.dev ## Let a log grow to a thousand million messages and sa
 docs: $(VENV)/.dev ## Check that the documents' links and commands hold
 	$(BIN)/python -m pytest -q tests/docs
 
-proto: $(VENV)/.dev ## Compile the messaging protocol anew
+proto: $(VENV)/.dev ## Compile the messaging protocol, and write the blocking client, anew
 	$(BIN)/python -m millstream.messaging.protocol.compile
+	$(BIN)/python -m millstream.messaging.client.generate
 
 requirements: $(VENV)/.dev ## Compile the pinned requirements anew
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +34,13 @@ def test_queues_follow_from_the_signed_hash(group: str, queue: int) -> None:
 def test_every_group_has_one_queue(group: str, queues: int) -> None:
     signed = int.from_bytes(group_hash(group).to_bytes(8, "big"), "big", signed=True)
     assert group_queue(group, queues) == signed % queues
+
+
+def test_the_published_vectors_hold() -> None:
+    path = Path(__file__).parents[2] / "docs" / "formats" / "fifo-vectors.json"
+    vectors = json.loads(path.read_text("utf-8"))
+    assert len(vectors) > 20
+    for vector in vectors:
+        assert f"{group_hash(vector['group']):016x}" == vector["hash"]
+        for queues, queue in vector["queues"].items():
+            assert group_queue(vector["group"], int(queues)) == queue

@@ -7,6 +7,7 @@ with ``mq:``, which no user property may. What was written to a log by other mea
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from typing import Any, Final
@@ -31,6 +32,7 @@ DEAD_TOPIC: Final = "mq:dead-topic"
 DEAD_ID: Final = "mq:dead-id"
 
 Headers = list[tuple[str, bytes]]
+_KINDS: Final[dict[bytes, Any]] = {name.encode(): number for name, number in v2.MessageType.items()}
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -74,18 +76,18 @@ def to_log(message: v2.Message, kind: int, queue: int | None) -> Message:
 
 def to_wire(message: Message, frame: Frame) -> v2.Message:
     """A message of a topic's log as a consumer gets it."""
-    known = {name: value for name, value in message.headers if name.startswith(PREFIX)}
     wire = v2.Message(body=message.body)
-    wire.topic.name, wire.topic.resource_namespace = frame.topic, frame.namespace
-    for name, text in properties(message):
-        wire.user_properties[name] = text
-    system = wire.system_properties
+    topic, system = wire.topic, wire.system_properties
+    topic.name = frame.topic
+    if frame.namespace:
+        topic.resource_namespace = frame.namespace
+    known, more_keys = _sort_headers(message, wire)
     system.message_id = message_id(message, known)
-    kind: Any = v2.MessageType.Value(known.get(TYPE, b"NORMAL").decode())
-    system.message_type = kind
-    system.body_encoding = v2.GZIP if known.get(ENCODING) == b"gzip" else v2.IDENTITY
-    system.body_digest.type = v2.MD5
-    system.body_digest.checksum = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
+    system.message_type = _KINDS.get(known.get(TYPE, b""), v2.NORMAL)
+    system.body_encoding = v2.GZIP if ENCODING in known else v2.IDENTITY
+    digest = system.body_digest
+    digest.type = v2.MD5
+    digest.checksum = hashlib.md5(message.body, usedforsecurity=False).hexdigest().upper()
     system.born_host = message.source
     _set_time(system.born_timestamp, message.event_time or 0)
     _set_time(system.store_timestamp, message.received_at or 0)
@@ -93,10 +95,25 @@ def to_wire(message: Message, frame: Frame) -> v2.Message:
     system.queue_id = int(known.get(QUEUE, b"0"))
     if message.key:
         system.keys.append(message.key)
-    system.keys.extend(value.decode() for name, value in message.headers if name == KEY)
+        system.keys.extend(more_keys)
     _set_optional(system, known)
     _set_delivery(system, frame)
     return wire
+
+
+def _sort_headers(message: Message, wire: v2.Message) -> tuple[dict[str, bytes], list[str]]:
+    """Our own headers of *message*, and its further keys; all others become user properties of *wire*."""
+    known: dict[str, bytes] = {}
+    keys: list[str] = []
+    for name, value in message.headers:
+        if name == KEY:
+            keys.append(value.decode())
+        elif name.startswith(PREFIX):
+            known[name] = value
+        else:
+            with contextlib.suppress(UnicodeDecodeError):
+                wire.user_properties[name] = value.decode()
+    return known, keys
 
 
 def properties(message: Message) -> Iterator[tuple[str, str]]:

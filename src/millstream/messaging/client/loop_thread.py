@@ -1,0 +1,121 @@
+"""What the blocking clients stand on: an event loop in a thread, for as long as a client runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from millstream.messaging.client.client import Client
+from millstream.messaging.client.errors import NotRunningError
+from millstream.messaging.client.transaction import Transaction
+
+Result = TypeVar("Result")
+Argument = TypeVar("Argument")
+AnyClient = TypeVar("AnyClient", bound=Client)
+
+
+class LoopThread:
+    """An event loop in a thread of its own, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; to begin again does nothing."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="millstream-client", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End; to end again does nothing."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._loop = self._thread = None
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What *work* comes to. Whoever interrupts the wait cancels the work. Raises :class:`NotRunningError`."""
+        if self._loop is None:
+            work.close()
+            raise NotRunningError
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class Blocking(Generic[AnyClient]):
+    """A client whose methods block; use it in a ``with`` block, from any number of threads."""
+
+    def __init__(self, client: AnyClient) -> None:
+        self._client = client
+        self._loop = LoopThread()
+
+    def start(self) -> None:
+        """Start the client and its thread; see the same method of the asynchronous client."""
+        self._loop.start()
+        try:
+            self._loop.run(self._client.start())
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def close(self) -> None:
+        """Close the client and end its thread. Closing again does nothing."""
+        try:
+            self._loop.run(self._client.close())
+        except NotRunningError:
+            return
+        finally:
+            self._loop.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BlockingTransaction:
+    """A transaction whose methods block; its ``with`` block commits, or rolls back where it raises."""
+
+    def __init__(self, loop: LoopThread, transaction: Transaction) -> None:
+        self._loop = loop
+        self._transaction = transaction
+        self.receipt = transaction.receipt
+
+    def commit(self) -> None:
+        """See :meth:`Transaction.commit`."""
+        self._loop.run(self._transaction.commit())
+
+    def rollback(self) -> None:
+        """See :meth:`Transaction.rollback`."""
+        self._loop.run(self._transaction.rollback())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._transaction.__aexit__(kind, error, trace))
+
+
+def in_threads(function: Callable[[Argument], Result]) -> Callable[[Argument], Awaitable[Result]]:
+    """*function*, which may block, for an event loop: every call runs in a thread."""
+
+    async def call(argument: Argument) -> Result:
+        return await asyncio.to_thread(function, argument)
+
+    return call
