@@ -51,6 +51,7 @@ TOOLS = {
     "explain": "millstream.cli.batch_tools:explain_command",
     "shrink": "millstream.cli.batch_tools:shrink_command",
     "serve": "millstream.cli.batch_serve:serve_command",
+    "advise": "millstream.cli.batch_advise:advise_command",
 }
 """What ``millstream batch`` does besides batching lines, and where it is defined (loaded only when it is called)."""
 
@@ -60,7 +61,8 @@ TOOLS = {
     epilog="Times are integers of one unit of your choice, the same in the options and in the lines. "
     "Tools: millstream batch explain (why a batch began and ended, why an event was refused), "
     "millstream batch shrink (how faithful depends on arrival), "
-    "millstream batch serve (a log into a log, as a service).",
+    "millstream batch serve (a log into a log, as a service), "
+    "millstream batch advise (which rules fit the messages of a log).",
 )
 @click.argument("file", type=click.File("rb"), default="-")
 @rule_options(cut="at_event")

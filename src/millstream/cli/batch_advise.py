@@ -1,0 +1,192 @@
+"""``millstream batch advise``: which window, delay and late policy fit the records that a log has."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import get_args
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from millstream.batching import BatchConfig, Late
+from millstream.batching.advice import SLACK, Figures, recommend
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.core.clock import MICROSECONDS
+from millstream.node import Node
+from millstream.settings import Settings, parse_duration
+
+_FACTORS = (1, 2, 4)
+_WIDTH, _HEIGHT = 60, 12
+
+Points = dict[tuple[int, int], str]
+"""What stands at a column and row of the chart."""
+
+
+@click.command("advise")
+@click.option("--log", metavar="LOG", required=True, help="The log to learn from.")
+@click.option(
+    "--windows", metavar="LIST", help="Windows to try, as in 5m,30m (default: the setting's, 1/4 to 4 times)."
+)
+@click.option(
+    "--max-delays", metavar="LIST", help="Delays to try, as in 1m,20m (default: the setting's, 1/4 to 4 times)."
+)
+@click.option("--late", "policies", metavar="LIST", default="reject", show_default=True, help="Policies to try.")
+@click.option(
+    "--grace", metavar="TIME", help="How much later late records are taken by side and amend (default: a window)."
+)
+@click.option(
+    "--late-share",
+    type=click.FloatRange(0, 1),
+    default=0.001,
+    show_default=True,
+    help="How many may be refused as late.",
+)
+@click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
+@json_option
+@store_options
+def advise_command(
+    settings: Settings,
+    *,
+    log: str,
+    windows: str | None,
+    max_delays: str | None,
+    policies: str,
+    grace: str | None,
+    late_share: float,
+    last_id: int | None,
+    as_json: bool,
+) -> None:
+    """Try windows, delays and late policies on the messages of a log, and say what each would have given.
+
+    One Spark job tries all combinations. Latency is the time from the first record of a group to its closing. The
+    advice: of the rules that refuse at most --late-share of the records as late, and that leave about as few records
+    alone as any of them, those with the least latency. Nothing is changed.
+    """
+    from millstream.pipeline.jobs.advise import try_rules
+
+    with Node.open(settings) as node:
+        given = node.rules.default
+        choices = _choices(
+            given,
+            _times(windows, given.window),
+            _times(max_delays, given.max_delay),
+            _policies(policies),
+            _time(grace) if grace else None,
+        )
+        with node.spark() as spark:
+            tried = try_rules(spark, settings.log_url, log, choices, last_id=last_id, clock=node.clock)
+    best = recommend(tried.figures, late_share)
+    if as_json:
+        for figures in tried.figures:
+            print_json(_told(figures) | {"recommended": figures == best})
+    else:
+        _show(log, tried.figures, best, late_share, tried.seconds)
+
+
+def _choices(
+    given: BatchConfig, windows: Sequence[int], delays: Sequence[int], policies: Sequence[Late], grace: int | None
+) -> list[BatchConfig]:
+    """*given* under each combination; leap limits that were not set follow the delay."""
+    lead = None if given.lead == given.max_delay else given.lead
+    return [
+        msgspec.structs.replace(
+            given.punctual,
+            window=window,
+            max_delay=delay,
+            leap=lead,
+            late=None if late == "reject" else late,
+            grace=None if late == "reject" else max(window, grace or 0),
+        )
+        for late, window, delay in itertools.product(policies, windows, delays)
+    ]
+
+
+def _times(text: str | None, given: int) -> list[int]:
+    """The times of a list; without it those around *given*."""
+    if text is not None:
+        return sorted({_time(part) for part in text.split(",")})
+    around = {given * factor for factor in _FACTORS} | {given // factor for factor in _FACTORS}
+    return sorted(around)
+
+
+def _time(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _policies(text: str) -> list[Late]:
+    names = [name.strip() for name in text.split(",")]
+    known = get_args(Late)
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"--late: {name!r} is no policy; choose from {', '.join(known)}")
+    return [name for name in known if name in names]
+
+
+def _told(figures: Figures) -> dict[str, object]:
+    """*figures* for machines: counts, shares, and latencies in seconds."""
+    counts = {name: value for name, value in msgspec.to_builtins(figures).items() if name not in ("waits", "waited")}
+    return counts | {
+        "late_share": round(figures.late_share, 6),
+        "single_share": round(figures.single_share, 6),
+        "latency_seconds": round(figures.latency / MICROSECONDS, 3),
+        "latency_99_seconds": round(figures.latency_quantile(0.99) / MICROSECONDS, 3),
+    }
+
+
+def _show(log: str, tried: Sequence[Figures], best: Figures, late_share: float, seconds: float) -> None:
+    table = Table(title=f"{tried[0].records:,} records of {log}, in {seconds:.1f} s", title_justify="left")
+    for heading in ("", "window", "max delay", "late", "groups", "single", "refused late", "latency", "99 %"):
+        table.add_column(heading, justify="left" if heading == "late" else "right")
+    for number, figures in enumerate(tried, start=1):
+        table.add_row(
+            f"{'▶ ' if figures == best else ''}{number}",
+            _span(figures.window),
+            _span(figures.max_delay),
+            figures.late_policy,
+            f"{figures.groups:,}",
+            f"{figures.single_share:.1%}",
+            f"{figures.late_share:.2%}",
+            _span(figures.latency),
+            _span(figures.latency_quantile(0.99)),
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    click.echo(chart(tried, best))
+    setting = f"window = {_span(best.window)}, max_delay = {_span(best.max_delay)}, late = {best.late_policy}"
+    click.echo(f"Advice: {setting}{f', grace = {_span(best.grace)}' if best.grace else ''}")
+    click.echo(
+        f"  (of those that refuse at most {late_share:.2%} as late, within {SLACK:.0%} of the fewest single records, "
+        "the least latency)"
+    )
+
+
+def chart(tried: Sequence[Figures], best: Figures) -> str:
+    """Refused late records (upwards) against mean latency (to the right), a dot for each of *tried*, ◆ for *best*."""
+    right = max(figures.latency for figures in tried) or 1
+    top = max(figures.late_share for figures in tried) or 1
+    points: Points = {}
+    for figures in sorted(tried, key=lambda figures: figures == best):
+        place = (
+            round(figures.latency / right * (_WIDTH - 1)),
+            _HEIGHT - 1 - round(figures.late_share / top * (_HEIGHT - 1)),
+        )
+        points[place] = "◆" if figures == best else "●"
+    rows = ["".join(points.get((x, y), " ") for x in range(_WIDTH)).rstrip() for y in range(_HEIGHT)]
+    labels = [f"{top:8.2%}", *[" " * 8] * (_HEIGHT - 2), f"{0:8.2%}"]
+    drawn = [f"{label} │{row}" for label, row in zip(labels, rows, strict=True)]
+    axis = f"{'':8} └{'─' * _WIDTH}\n{'':10}0{_span(right):>{_WIDTH - 1}}"
+    return "\n".join(["refused as late, against mean latency (◆ is the advice)", *drawn, axis])
+
+
+def _span(ticks: float) -> str:
+    """*ticks* (microseconds) for people: ``30m``, ``1.5h``, ``250ms``."""
+    for unit, size in (("d", 86_400e6), ("h", 3600e6), ("m", 60e6), ("s", 1e6), ("ms", 1e3)):
+        if ticks >= size:
+            return f"{ticks / size:.3g}{unit}"
+    return f"{ticks:.0f}us"

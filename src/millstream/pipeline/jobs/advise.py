@@ -1,0 +1,84 @@
+"""The job behind ``millstream batch advise``: many rules tried on one history, in one pass over the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from millstream.batching import BatchConfig
+from millstream.batching.advice import Figures, simulate, total
+from millstream.batching.column_state import EVENT_SCHEMA
+from millstream.core.clock import Clock, SystemClock
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.failures import explained
+from millstream.pipeline.jobs.history import LogRange, plan_range, share_range
+from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.sharding import events_of, read_share
+
+TRIED_SCHEMA = pa.schema(
+    [pa.field("rules", pa.int32(), nullable=False), pa.field("figures", pa.binary(), nullable=False)]
+)
+"""One row a shard and set of rules: the place of the rules in the list, and the figures as MessagePack."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """What each set of rules makes of the messages *first_id* to *last_id* of *log*."""
+
+    log: str
+    first_id: int
+    last_id: int
+    figures: tuple[Figures, ...]
+    seconds: float
+
+
+def try_rules(
+    spark: SparkSession,
+    store_url: str,
+    log: str,
+    choices: Sequence[BatchConfig],
+    *,
+    first_id: int | None = None,
+    last_id: int | None = None,
+    clock: Clock | None = None,
+) -> Tried:
+    """The figures of *choices* over the messages of *log* from *first_id* to *last_id*, in one Spark job.
+
+    A task holds the events of one shard, some hundred thousand. Raises :class:`PipelineInputError`, and what Spark
+    raises as :class:`PipelineError`.
+    """
+    if not choices:
+        raise PipelineInputError("there are no rules to try: name at least one window and one delay")
+    clock = clock or SystemClock()
+    began = clock.monotonic()
+    wanted = plan_range(store_url, log, first_id, last_id, clock)
+    with explained("batch advise"):
+        figures = _try(spark, store_url, wanted, choices)
+    return Tried(log, wanted.first_id, wanted.last_id, figures, round(clock.monotonic() - began, 3))
+
+
+def _try(spark: SparkSession, store_url: str, wanted: LogRange, choices: Sequence[BatchConfig]) -> tuple[Figures, ...]:
+    shares, shards = share_range(spark, store_url, wanted, whole=False)
+    tried = shares.repartitionById(shards, "shard").mapInArrow(
+        partial(_try_part, choices=tuple(choices)), spark_schema(TRIED_SCHEMA)
+    )
+    found: list[list[Figures]] = [[] for _ in choices]
+    for row in tried.collect():
+        found[row["rules"]].append(msgspec.msgpack.decode(bytes(row["figures"]), type=Figures))
+    nobody = EVENT_SCHEMA.empty_table()
+    return tuple(total([simulate(nobody, choices[place]), *parts]) for place, parts in enumerate(found))
+
+
+def _try_part(parts: Iterable[pa.RecordBatch], choices: Sequence[BatchConfig]) -> Iterator[pa.RecordBatch]:
+    """The figures of each of *choices* over the events of a shard."""
+    shares = [events_of(read_share(share)) for part in parts for share in part.column("share").to_pylist()]
+    if not shares:
+        return
+    events = pa.concat_tables(shares).combine_chunks()
+    figures = [msgspec.msgpack.encode(simulate(events, config)) for config in choices]
+    yield pa.RecordBatch.from_arrays(
+        [pa.array(range(len(choices)), pa.int32()), pa.array(figures, pa.binary())], schema=TRIED_SCHEMA
+    )
