@@ -47,14 +47,15 @@ class Filler:
             self.confirmed.append(writer.last_id)
 
 
-def wait_until_full(server: Server, filler: Filler) -> None:
-    """Until the server has ended, has refused, or has not answered for a while."""
+def wait_until_full(server: Server, filler: Filler) -> str:
+    """Until the server has ended, has refused, or has not answered for a while: which of them it was."""
     clock = SystemClock()
     seen, since = 0, clock.monotonic()
-    while server.is_running and not filler.failures and clock.monotonic() - since < 5:
+    while server.is_running and not filler.failures and clock.monotonic() - since < 20:
         if len(filler.confirmed) != seen:
             seen, since = len(filler.confirmed), clock.monotonic()
         clock.sleep(0.05)
+    return "refused" if filler.failures else "hangs" if server.is_running else "died"
 
 
 ballast = disk / "ballast"
@@ -62,10 +63,10 @@ ballast.write_bytes(bytes(30 << 20))
 with services.private(name, folder=disk) as server:
     filler = Filler(server.url + rest)
     filler.thread.start()
-    wait_until_full(server, filler)
-    before, died = len(filler.confirmed), not server.is_running
+    what = wait_until_full(server, filler)
+    before = len(filler.confirmed)
     ballast.unlink()
-    if died:
+    if what == "died":
         server.start()
     clock = SystemClock()
     deadline = clock.monotonic() + 60
@@ -77,7 +78,7 @@ with services.private(name, folder=disk) as server:
         log = store.log(SPEC, create=False)
         found = [int(m.body.split(b" ", 1)[0]) for batch in log.read() for m in batch]
         result = {
-            "died": died, "before": before, "failures": filler.failures, "after": len(filler.confirmed) - before,
+            "server": what, "before": before, "failures": filler.failures, "after": len(filler.confirmed) - before,
             "confirmed": filler.confirmed[-1], "dense": found == list(range(1, len(found) + 1)),
             "stored": len(found), "ok": log.verify().ok,
         }  # fmt: skip

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -15,15 +16,20 @@ WAIT_SECONDS = 120.0
 
 
 class Child:
-    """``python -m`` *module* with *arguments*. Whole lines that it printed are in ``lines``.
+    """``python -m`` *module* with *arguments*, in *environment* if one is given. What it printed is in ``lines``.
 
     Use it in a ``with`` block: it is certainly gone afterwards.
     """
 
-    def __init__(self, module: str, *arguments: object) -> None:
+    def __init__(self, module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", module, *map(str, arguments)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         self.lines: list[str] = []
         self._errors: list[str] = []
