@@ -15,6 +15,7 @@ from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import (
     DamagedLogError,
     FencedError,
+    Gap,
     IdRange,
     Log,
     LogInputError,
@@ -643,3 +644,30 @@ def test_a_lone_send_waits_for_no_timer(log: Log) -> None:
             writer.append([b"test"])
             taken.append(clock.monotonic() - begin)
     assert sorted(taken)[50] < 0.02
+
+
+def test_missing_rows_come_as_a_gap_to_whoever_asks_for_all(original: OriginalQueue, log: Log) -> None:
+    for number in (50, 51, 52):
+        original.execute(f"DELETE FROM queue_{NAME}_003_{number % 3:04d} WHERE id = {number}")
+    found = list(log.read(gaps="all"))
+    assert [(part.first_id, part.last_id, isinstance(part, Gap)) for part in found] == [
+        (1, 49, False),
+        (50, 52, True),
+        (53, 100, False),
+    ]
+
+
+def test_a_queue_whose_old_rows_somebody_has_deleted_is_trimmed_to_what_is_there(
+    original: OriginalQueue, log: Log, tmp_path: Path
+) -> None:
+    for shard in range(3):
+        original.execute(f"DELETE FROM queue_{NAME}_003_{shard:04d} WHERE id <= 40")
+    with pytest.raises(MissingBlockError, match="ids 1 to 40"):
+        list(log.read())
+    log.trim(41)
+    assert bodies(log)[0] == b"41"
+    assert log.verify().ok
+    with open_store(f"sqlite:///{tmp_path / 'log.db'}") as store:
+        target = store.log(SPEC, first_id=41)
+        assert copy_log(log, target).messages == 60
+        assert target.verify().ok
