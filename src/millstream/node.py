@@ -31,12 +31,15 @@ from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
 from millstream.log import LogSpec, LogStore
+from millstream.mill.alarms import Alarms
 from millstream.mill.audit_log import AuditLog
 from millstream.mill.audit_queue import AuditQueue
 from millstream.mill.auditor import AuditProcessor
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
+from millstream.mill.monitor import Monitor
+from millstream.mill.notices import Command, Mail, Receiver, WebHook
 from millstream.mill.policy_repository import Policies, PolicyRepository
 from millstream.mill.processor import Processor, Registry, Sink
 from millstream.mill.providers import Providers
@@ -371,6 +374,18 @@ class Node:
             WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
             on_progress=on_progress,
         )
+
+    def monitor(self, *names: QueueName) -> Monitor:
+        """Watches the queues *names*, and tells whom the settings name of alarms."""
+        alarms = self.settings.mill.alarms
+        receivers: list[Receiver] = []
+        if alarms.webhook:
+            receivers.append(WebHook(alarms.webhook))
+        if alarms.command:
+            receivers.append(Command(alarms.command))
+        if alarms.mail_to:
+            receivers.append(Mail(alarms.smtp_host, alarms.smtp_port, alarms.mail_from, alarms.mail_to))
+        return Monitor({name.value: self.queue(name) for name in names}, self.clock, Alarms(alarms.most), receivers)
 
     # Spark
 

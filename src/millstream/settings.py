@@ -178,6 +178,22 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audited: bool = False
 
 
+class AlarmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is told when a queue has dead letters, or more than ``most`` tasks, while `millstream mill work` runs.
+
+    ``webhook`` is a URL, ``command`` a program with its arguments (it reads JSON), ``mail_to`` are addresses that get
+    mail from ``mail_from`` through the server ``smtp_host``.
+    """
+
+    most: int = 1_000_000
+    webhook: str = ""
+    command: tuple[str, ...] = ()
+    mail_to: tuple[str, ...] = ()
+    mail_from: str = "millstream@localhost"
+    smtp_host: str = "localhost"
+    smtp_port: int = 25
+
+
 class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bulk tasks. ``policies`` is the folder of the policy files; empty means ``policies`` in the data folder.
 
@@ -187,6 +203,7 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     account: str = "local"
     policies: str = ""
     workers: int = 8
+    alarms: AlarmSettings = AlarmSettings()
     visibility: Duration = Duration(60 * MICROSECONDS)
 
 

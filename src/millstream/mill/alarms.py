@@ -1,0 +1,56 @@
+"""Alarms of the queues: what is wrong is told once when it begins, again each hour, and once when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from millstream.queue.protocol import Depth
+
+REMIND = 3600.0
+"""Seconds after which an alarm that goes on is told again."""
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """Something that a person should know of a queue: ``dead-letters`` or ``too-many``; with ``over`` it has passed."""
+
+    queue: str
+    kind: str
+    message: str
+    count: int
+    over: bool = False
+
+
+class Alarms:
+    """Watches queues: dead letters that are not empty (seed document, "Queue Monitors"), and more than *most* tasks."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._told: dict[tuple[str, str], float] = {}
+
+    def observe(self, at: float, depths: Mapping[str, Depth]) -> Sequence[Alarm]:
+        """What is to be told at *at* (seconds, growing) of queues of these *depths*."""
+        found = {
+            (alarm.queue, alarm.kind): alarm for name, depth in depths.items() for alarm in self._look(name, depth)
+        }
+        due = [alarm for key, alarm in found.items() if at - self._told.get(key, float("-inf")) >= REMIND]
+        over = [_over(queue, kind) for queue, kind in self._told if (queue, kind) not in found and queue in depths]
+        self._told.update({(alarm.queue, alarm.kind): at for alarm in due})
+        for alarm in over:
+            del self._told[alarm.queue, alarm.kind]
+        return [*due, *over]
+
+    def _look(self, name: str, depth: Depth) -> list[Alarm]:
+        alarms = []
+        if depth.dead:
+            text = f"{depth.dead:,} tasks of the queue {name} are dead: see `millstream queue dead {name}`"
+            alarms.append(Alarm(name, "dead-letters", text, depth.dead))
+        if depth.open > self._most:
+            text = f"the queue {name} has {depth.open:,} tasks, more than {self._most:,}: start more workers"
+            alarms.append(Alarm(name, "too-many", text, depth.open))
+        return alarms
+
+
+def _over(queue: str, kind: str) -> Alarm:
+    return Alarm(queue, kind, f"the queue {queue} is in order again ({kind})", 0, over=True)

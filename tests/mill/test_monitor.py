@@ -1,0 +1,164 @@
+"""Queues are watched: people are told, by real receivers, and autoscalers can read the figures."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.mill.alarms import Alarm, Alarms
+from millstream.mill.monitor import Monitor, prometheus_lines, serve_figures
+from millstream.mill.notices import Command, Mail, NoticeError, WebHook
+from millstream.queue.protocol import Depth
+
+ALARM = Alarm("audit", "dead-letters", "3 tasks of the queue audit are dead", 3)
+
+
+def depth(*, ready: int = 0, dead: int = 0) -> Depth:
+    return Depth(ready, 0, 0, dead, True, 0)
+
+
+def kinds(alarms: Alarms, at: float, **depths: Depth) -> list[tuple[str, str, bool]]:
+    return [(alarm.queue, alarm.kind, alarm.over) for alarm in alarms.observe(at, depths)]
+
+
+def test_an_alarm_is_told_when_it_begins_each_hour_and_when_it_is_over() -> None:
+    alarms = Alarms(most=10)
+    assert kinds(alarms, 0, a=depth(ready=10), b=depth()) == []
+    assert kinds(alarms, 60, a=depth(dead=1), b=depth(ready=11)) == [
+        ("a", "dead-letters", False),
+        ("b", "too-many", False),
+    ]
+    assert kinds(alarms, 120, a=depth(dead=2), b=depth()) == [("b", "too-many", True)]
+    assert kinds(alarms, 3659, a=depth(dead=2), b=depth()) == []
+    assert kinds(alarms, 3660, a=depth(dead=2), b=depth()) == [("a", "dead-letters", False)]
+    assert kinds(alarms, 3720, a=depth(), b=depth()) == [("a", "dead-letters", True)]
+    assert kinds(alarms, 3780, a=depth(), b=depth()) == []
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[Any]]]:
+    got: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(500 if self.path == "/broken" else 204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", got
+        server.shutdown()
+        thread.join()
+
+
+def test_a_web_hook_gets_the_alarm_as_json(hook: tuple[str, list[Any]]) -> None:
+    url, got = hook
+    WebHook(f"{url}/secret").tell(ALARM)
+    assert got == [{"queue": "audit", "kind": "dead-letters", "count": 3, "over": False, "message": ALARM.message}]
+    with pytest.raises(NoticeError) as caught:
+        WebHook(f"{url}/broken").tell(ALARM)
+    assert "broken" not in str(caught.value)
+    with pytest.raises(NoticeError, match="no http"):
+        WebHook("file:///etc/passwd")
+
+
+def test_a_command_gets_the_alarm_on_its_input(tmp_path: Path) -> None:
+    code = f"import sys; open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read())"
+    Command([sys.executable, "-c", code]).tell(ALARM)
+    assert json.loads((tmp_path / "got").read_text())["count"] == 3
+    with pytest.raises(NoticeError, match="ended with 3: so"):
+        Command([sys.executable, "-c", "import sys; print('so', file=sys.stderr); sys.exit(3)"]).tell(ALARM)
+    with pytest.raises(NoticeError, match="could not be run"):
+        Command([str(tmp_path / "none")]).tell(ALARM)
+
+
+class _MailSink(socketserver.StreamRequestHandler):
+    """As much of a mail server as it takes to be sent one mail."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 ready\r\n")
+        while line := self.rfile.readline():
+            word = line.split()[0].upper()
+            if word == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                lines = list(iter(self.rfile.readline, b".\r\n"))
+                self.server.got.append(b"".join(lines).decode())  # type: ignore[attr-defined]
+            self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 fine\r\n")
+            if word == b"QUIT":
+                return
+
+
+def test_mail_is_sent() -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), _MailSink) as server:
+        server.got = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        Mail("127.0.0.1", server.server_address[1], "mill@example.org", ["ann@example.org"]).tell(ALARM)
+        thread.join()
+        (text,) = server.got  # type: ignore[attr-defined]
+        port = server.server_address[1]
+    assert "Subject: Millstream: dead-letters in audit" in text and "To: ann@example.org" in text
+    assert ALARM.message in text
+    with pytest.raises(NoticeError, match="did not take the alarm"):
+        Mail("127.0.0.1", port, "mill@example.org", ["ann@example.org"]).tell(ALARM)
+
+
+def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:
+    queue = world.queue("audit")
+    queue.put([b"1", b"2"])
+    (lease,) = queue.lease(1, visibility=10)
+    queue.dead_letter(lease, cause="so")
+    told: list[Alarm] = []
+
+    class Receiver:
+        def tell(self, alarm: Alarm) -> None:
+            told.append(alarm)
+            raise NoticeError("not at home")
+
+    monitor = Monitor({"audit": queue}, world.clock, Alarms(most=10), [Receiver()])
+    monitor.look()
+    assert [(alarm.kind, alarm.count) for alarm in told] == [("dead-letters", 1)]
+    with serve_figures(lambda: monitor.figures, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        with urllib.request.urlopen(f"{base}/workers") as answer:
+            figures = json.load(answer)
+        with urllib.request.urlopen(f"{base}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        server.shutdown()
+        thread.join()
+    assert (figures["desired"], figures["untold"]) == ({"audit": 1}, 1)
+    assert lines == list(prometheus_lines(monitor.figures))
+    assert 'millstream_queue_tasks{queue="audit",state="dead"} 1' in lines
+    assert 'millstream_desired_workers{queue="audit"} 1' in lines
+
+
+def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: tuple[str, list[Any]]) -> None:
+    from millstream.node import Node
+    from millstream.settings import load_settings
+
+    url, got = hook
+    (tmp_path / "millstream.toml").write_text(f'[mill.alarms]\nwebhook = "{url}"\n')
+    settings, _ = load_settings({"data": str(tmp_path)})
+    with Node.open(settings, create=True) as node:
+        queue = node.queue("repair")
+        queue.put([b"1"])
+        queue.dead_letter(queue.lease(1, visibility=60)[0], cause="so")
+    assert run(["mill", "work", "--drain", "--monitor", "0", "--data", str(tmp_path)]) == 0
+    assert [(alarm["queue"], alarm["kind"]) for alarm in got] == [("repair", "dead-letters")]
