@@ -35,7 +35,7 @@ class MessageError(InputError):
     """The message cannot be used as it is."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One record of a log.
 
     ``body`` is any bytes; ``key`` and ``source`` are UTF-8 text (empty where there is none); ``event_time`` is when it
