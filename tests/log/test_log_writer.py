@@ -14,7 +14,8 @@ from millstream.log.backend import Commit
 from millstream.log.errors import StorageError
 from millstream.log.memory import MemoryBackend
 from millstream.log.pace import Pace
-from millstream.log.waiters import WOKEN_AT_ONCE, Waiters
+from millstream.log.pack import make_pack
+from millstream.log.waiters import WOKEN_AT_ONCE, Waiters, wake
 
 
 class Gate(MemoryBackend):
@@ -155,14 +156,35 @@ def test_several_event_loops_share_a_writer(gate: Gate, writer: Writer) -> None:
 def test_waiters_wake_one_another_a_few_at_a_time() -> None:
     waiters = Waiters()
     waiting = [waiters.add(number) for number in range(1, 3 * WOKEN_AT_ONCE + 1)]
-    waiters.wake(2 * WOKEN_AT_ONCE)
+    wake(waiters.take(2 * WOKEN_AT_ONCE))
     for waiter in waiting[: 2 * WOKEN_AT_ONCE]:
         waiter.wait()
-    assert waiters.promote()
-    waiting[2 * WOKEN_AT_ONCE].wait()
-    assert waiting[2 * WOKEN_AT_ONCE].leads
+    leader = waiters.promote()
+    assert leader is waiting[2 * WOKEN_AT_ONCE]
+    assert leader.leads
     assert waiters.leave(waiting[-1])
     assert not waiters.leave(waiting[0])
+    assert waiters.take() == waiting[2 * WOKEN_AT_ONCE + 1 : -1]
+
+
+def test_whoever_is_interrupted_while_it_waits_leaves_its_duties_to_others(gate: Gate, writer: Writer) -> None:
+    """An interrupted thread may have been chosen to commit next, and to wake another."""
+    group = writer._group
+    first = started(lambda: writer.append([b"a"]))
+    assert gate.arrived.acquire(timeout=60)
+    interrupted = group._lead_or_wait(group.given)
+    assert interrupted is not None
+    ids = group.enqueue(make_pack([b"b"]))
+    assert ids is not None
+    chosen = group._lead_or_wait(ids.last)
+    assert chosen is not None
+    second = started(lambda: group.durable(ids.last, None))
+    gate.through.release(100)
+    first.join(60)
+    group._take_over(interrupted)
+    group._take_over(chosen)
+    second.join(60)
+    assert writer.last_id == 2
 
 
 def log_of(clock: VirtualClock, **pace: float) -> tuple[Log, MemoryBackend]:

@@ -5,10 +5,9 @@ While one commit runs, the next one fills. Those who wait sleep on locks of thei
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from millstream.core.clock import Clock
 from millstream.log.errors import DurabilityTimeoutError, FencedError, LogError, LogInputError, WriterFailedError
@@ -18,7 +17,7 @@ from millstream.log.ids import IdRange
 from millstream.log.pace import Pace
 from millstream.log.pack import Pack
 from millstream.log.spec import LogSpec
-from millstream.log.waiters import Waiter, Waiters
+from millstream.log.waiters import Waiter, Waiters, wake
 
 COMMIT_BYTES = 8 << 20
 """About how much one commit takes at most, unless a single pack is larger."""
@@ -53,14 +52,14 @@ class GroupCommit:
         self._commit = commit
         self._tell = tell
         self._pace = Pace(spec)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
         self._waiters = Waiters()
         self._pending: deque[Pack] = deque()
         self._pending_bytes = 0
         self._pending_messages = 0
         self._pending_since = 0.0
         self._committing = False
-        self._shared = False
+        self._company = 0
         self._commit_is_due = False
         self._unattended = False
         self._closed = False
@@ -131,7 +130,14 @@ class GroupCommit:
     def fail(self, error: BaseException) -> None:
         """Give up: whoever waits, and whoever comes, is told *error*."""
         with self._changed:
-            self._fail(error)
+            self.failure = self.failure or error
+            self._pending.clear()
+            self._pending_bytes = self._pending_messages = 0
+            self._unattended = False
+            due = self._waiters.take()
+            self._changed.notify_all()
+            self._spread_news()
+        wake(due)
 
     def listen(self, listener: Callable[[int, bool], None]) -> None:
         """Call *listener* with the watermark, and whether all is over, whenever one of them changes.
@@ -194,7 +200,16 @@ class GroupCommit:
         if self._committing:
             self._clock.wait(self._changed, None)
         else:
+            self._lead_unlocked()
+
+    def _lead_unlocked(self) -> None:
+        """Let go of the lock and commit."""
+        self._committing = True
+        self._changed.release()
+        try:
             self._lead()
+        finally:
+            self._changed.acquire()
 
     def _lead_or_wait(self, last_id: int) -> Waiter | None:
         with self._changed:
@@ -203,8 +218,9 @@ class GroupCommit:
             self.expect(last_id)
             if self._committing:
                 return self._waiters.add(last_id)
-            self._lead()
-            return None
+            self._committing = True
+        self._lead()
+        return None
 
     def _durable_until(self, last_id: int, deadline: float, timeout: float) -> None:
         with self._changed:
@@ -212,7 +228,7 @@ class GroupCommit:
                 self.expect(last_id)
                 left = deadline - self._clock.monotonic()
                 if not self._committing:
-                    self._lead()
+                    self._lead_unlocked()
                 elif left > 0:
                     self._clock.wait(self._changed, left)
                 else:
@@ -222,45 +238,68 @@ class GroupCommit:
         try:
             waiter.wait()
         except BaseException:
-            with self._changed:
-                self._take_over(waiter)
+            self._take_over(waiter)
             raise
         if waiter.leads:
-            with self._changed:
-                self._lead()
+            self._lead()
 
     def _take_over(self, waiter: Waiter) -> None:
         """*waiter* was interrupted: do for others what it should have done."""
-        if self._waiters.leave(waiter):
-            return
+        with self._changed:
+            if self._waiters.leave(waiter):
+                return
         if waiter.successor is not None:
             waiter.successor.wake()
         if waiter.leads:
-            self._committing = False
-            self._changed.notify_all()
-            self._hand_over()
+            self._end_turn()
 
     def _lead(self) -> None:
-        """Commit a share of what is pending; the lock is held on entry and on return, not in between."""
-        self._committing = True
+        """Commit a share of what is pending. It is this thread's turn: it, or who woke it, has set ``_committing``.
+
+        The lock is held for moments only. Threads that find it taken queue up behind it, and are overtaken there.
+        """
         try:
-            self._await_turn()
-            packs = self._take()
-            self._shared = len(packs) > 1
+            self._let_others_join()
+            with self._changed:
+                self._await_turn()
+                packs = self._take()
+            self._company = len(packs)
             if packs:
-                with self._unlocked():
-                    self._store(packs)
+                self._store(packs)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             if not isinstance(error, Exception):
                 raise
         finally:
+            self._end_turn()
+
+    def _let_others_join(self) -> None:
+        """Let those whom the last commit has just woken append first, as long as some of them still do.
+
+        Else half of them would always be late for every other commit, and the slowest would never get their turn.
+        """
+        joined = -1
+        while joined < len(self._pending) < self._company and self._company > 1:
+            joined = len(self._pending)
+            self._clock.sleep(0)
+
+    def _end_turn(self) -> None:
+        with self._changed:
+            due = self._waiters.take(self._frontier.pointer if self.failure is None else None)
             self._committing = False
-            if self.failure is None:
-                self._waiters.wake(self._frontier.pointer)
+            next_one = self._next_leader()
             self._changed.notify_all()
+            self._schedule()
             self._spread_news()
-            self._hand_over()
+        wake(due)
+        if next_one is not None:
+            next_one.wake()
+
+    def _next_leader(self) -> Waiter | None:
+        """One who waits for what is pending, and has the next turn; where nobody does, the housekeeper will."""
+        waiter = self._waiters.promote() if self._pending and self.failure is None else None
+        self._committing = waiter is not None
+        return waiter
 
     def _store(self, packs: list[Pack]) -> None:
         last_id = self._commit(packs, self._frontier.pointer)
@@ -269,13 +308,7 @@ class GroupCommit:
             tell(last_id)
 
     def _await_turn(self) -> None:
-        """Let the threads that the last commit has just woken append first, then wait as linger and rates ask.
-
-        Without the first, half of the senders would always be late for every other commit; it halves the commits.
-        """
-        if self._shared:
-            with self._unlocked():
-                self._clock.sleep(0)
+        """Wait as linger and rates ask."""
         while self.failure is None and (delay := self._delay()) > 0:
             self._clock.wait(self._changed, delay)
 
@@ -292,6 +325,9 @@ class GroupCommit:
     def _take(self) -> list[Pack]:
         packs: list[Pack] = []
         size = count = 0
+        if self._pending_bytes <= COMMIT_BYTES and self._pace.free:
+            packs, size, count = list(self._pending), self._pending_bytes, self._pending_messages
+            self._pending.clear()
         while self._pending and not (packs and self._exceeds(size + self._pending[0].size, count)):
             packs.append(self._pending.popleft())
             size += packs[-1].size
@@ -311,13 +347,6 @@ class GroupCommit:
         self._unattended = bool(self._pending)
         self._schedule()
 
-    def _hand_over(self) -> None:
-        """See that what is pending is committed: by one who waits for it, else by the store's housekeeper."""
-        if self._pending and self.failure is None and not self._committing and self._waiters.promote():
-            self._committing = True
-        else:
-            self._schedule()
-
     def _schedule(self) -> None:
         """See that somebody commits what nobody may be waiting for; while a commit runs, its end sees to that."""
         if self._unattended and not self._committing and not self._commit_is_due:
@@ -332,26 +361,10 @@ class GroupCommit:
                 return
             if self._delay() > 0:
                 self._schedule()
-            else:
-                self._lead()
+                return
+            self._committing = True
+        self._lead()
 
     def _spread_news(self) -> None:
         for listener in self._listeners:
             listener(self._frontier.pointer, self.failure is not None)
-
-    def _fail(self, error: BaseException) -> None:
-        self.failure = self.failure or error
-        self._pending.clear()
-        self._pending_bytes = self._pending_messages = 0
-        self._unattended = False
-        self._waiters.wake()
-        self._changed.notify_all()
-        self._spread_news()
-
-    @contextlib.contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        self._changed.release()
-        try:
-            yield
-        finally:
-            self._changed.acquire()

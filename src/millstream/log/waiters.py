@@ -35,41 +35,47 @@ class Waiter:
 
 
 class Waiters:
-    """All that wait for one writer. Not thread-safe; its owner holds a lock."""
+    """All that wait for one writer. Not thread-safe; its owner holds a lock, briefly, so nothing here takes long."""
 
     def __init__(self) -> None:
         self._waiting: list[Waiter] = []
+        self._last_id = 0
 
     def add(self, last_id: int) -> Waiter:
         """One more, which waits for *last_id*."""
         waiter = Waiter(last_id)
         self._waiting.append(waiter)
+        self._last_id = max(self._last_id, last_id)
         return waiter
 
-    def wake(self, pointer: int | None = None) -> None:
-        """Wake those whose ids are durable by *pointer*; without it, everybody."""
-        if pointer is None:
+    def take(self, pointer: int | None = None) -> list[Waiter]:
+        """Those whose ids are durable by *pointer*, for :func:`wake`; without it, everybody."""
+        if pointer is None or self._last_id <= pointer:
             due, self._waiting = self._waiting, []
-        else:
-            due = [waiter for waiter in self._waiting if waiter.last_id <= pointer]
-            self._waiting = [waiter for waiter in self._waiting if waiter.last_id > pointer]
-        for waiter, successor in zip(due, due[WOKEN_AT_ONCE:], strict=False):
-            waiter.successor = successor
-        for waiter in due[:WOKEN_AT_ONCE]:
-            waiter.wake()
+            return due
+        due = [waiter for waiter in self._waiting if waiter.last_id <= pointer]
+        self._waiting = [waiter for waiter in self._waiting if waiter.last_id > pointer]
+        return due
 
-    def promote(self) -> bool:
-        """Wake the one that has waited longest, to commit next. False where nobody waits."""
+    def promote(self) -> Waiter | None:
+        """The one that has waited longest, which is to be woken and to commit next; None where nobody waits."""
         if not self._waiting:
-            return False
+            return None
         waiter = self._waiting.pop(0)
         waiter.leads = True
-        waiter.wake()
-        return True
+        return waiter
 
     def leave(self, waiter: Waiter) -> bool:
-        """*waiter* waits no more; False where it was woken already, and its duties are the caller's."""
+        """*waiter* waits no more; False where it was taken already, and its duties are the caller's."""
         if waiter not in self._waiting:
             return False
         self._waiting.remove(waiter)
         return True
+
+
+def wake(due: list[Waiter]) -> None:
+    """Wake the first of *due*, who wake the others in their turn."""
+    for waiter, successor in zip(due, due[WOKEN_AT_ONCE:], strict=False):
+        waiter.successor = successor
+    for waiter in due[:WOKEN_AT_ONCE]:
+        waiter.wake()
