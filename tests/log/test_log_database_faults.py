@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.core.clock import VirtualClock
+from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import (
     FencedError,
     IdRange,
@@ -204,10 +204,9 @@ def test_a_statement_that_takes_too_long_is_tried_again(postgres_database: str) 
     """A lock that somebody holds is waited for by statements of limited length, and then the commit is done."""
     place = postgres.parse_place(postgres_database)
     holder = postgres_driver.connect(place)
-    with open_store(postgres_database) as store, store.log(SPEC).writer() as writer:
+    backend = postgres.PostgresBackend(place, SystemClock())
+    with LogStore(backend, SystemClock()) as store, store.log(SPEC).writer() as writer:
         writer.append([b"a"])
-        backend = writer._committer._backend
-        assert isinstance(backend, postgres.PostgresBackend)
         with_timeout = backend._pool.call(
             lambda lent: lent.connection.rows("SELECT set_config('lock_timeout', '100ms', false)")
         )

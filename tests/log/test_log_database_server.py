@@ -8,11 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.clock import SystemClock
 from millstream.log import (
     CorruptBlockError,
     DamagedLogError,
     Log,
     LogSpec,
+    LogStore,
     MissingBlockError,
     mysql,
     open_store,
@@ -76,12 +78,12 @@ def test_reading_by_id_uses_the_index(log: Log, connection: Connection, table: s
 def test_blocks_are_not_compressed_once_more_and_commits_touch_no_index(
     postgres_database: str,
 ) -> None:
-    with open_store(postgres_database) as store, store.log(LogSpec("plain", compression="plain")).writer() as writer:
+    backend = postgres.PostgresBackend(postgres.parse_place(postgres_database), SystemClock())
+    plain = LogSpec("plain", compression="plain")
+    with LogStore(backend, SystemClock()) as store, store.log(plain).writer() as writer:
         writer.append([b"x" * 100_000])
         for _ in range(20):
             writer.append([b"x"])
-        backend = writer._committer._backend
-        assert isinstance(backend, postgres.PostgresBackend)
         table = backend._table("plain")
         ((stored, length),) = backend._rows(
             f"SELECT pg_column_size(data), length(data) FROM {table} WHERE first_id = 1"
@@ -141,9 +143,8 @@ def test_a_server_that_is_not_durable_is_reported_by_info(log: Log, store_url: s
 
 def test_a_server_that_confirms_too_early_does_not_do_so_for_a_log(postgres_database: str) -> None:
     place = postgres.parse_place(postgres_database)
-    with open_store(postgres_database) as store:
-        backend = store._backend
-        assert isinstance(backend, postgres.PostgresBackend)
+    backend = postgres.PostgresBackend(place, SystemClock())
+    with LogStore(backend, SystemClock()):
         backend._execute(f"ALTER DATABASE {place.database} SET synchronous_commit = off")
         try:
             with open_store(postgres_database) as later:

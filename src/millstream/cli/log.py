@@ -14,6 +14,7 @@ from typing import TypeVar
 import click
 
 from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.log_relay import relay
 from millstream.cli.log_tier import tier
 from millstream.cli.log_torture import torture_command
 from millstream.cli.log_trim import trim
@@ -40,6 +41,7 @@ def log() -> None:
     """Write, read and check message logs."""
 
 
+log.add_command(relay)
 log.add_command(torture_command)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal
 
 import msgspec
@@ -65,3 +66,51 @@ class _FaultyConnection:
     def _fail(self, fault: Fault | None) -> None:
         if fault is not None:
             raise ServerError(fault.code, "a fault that a test asked for")
+
+
+class DeathError(BaseException):
+    """The process would be gone at this point: nothing on its way out may pass for more than that."""
+
+
+class MortalDriver(Generic[PlaceT]):
+    """Connects through *driver*, and dies once at the statement number *statement* of all, *when* it is due."""
+
+    def __init__(self, driver: Driver[PlaceT], statement: int, when: Literal["before", "after"]) -> None:
+        self._driver = driver
+        self.left = statement
+        self.when = when
+
+    def __call__(self, place: PlaceT, *, database: bool = True) -> Connection:
+        """Connect."""
+        return _MortalConnection(self._driver(place, database=database), self)
+
+    def is_due(self) -> bool:
+        """Count a statement; whether it is the last one."""
+        self.left -= 1
+        return self.left == 0
+
+
+class _MortalConnection:
+    def __init__(self, connection: Connection, driver: MortalDriver[Any]) -> None:
+        self._connection = connection
+        self._driver = driver
+
+    def execute(self, statement: str, *values: Value) -> int:
+        with self._risk():
+            return self._connection.execute(statement, *values)
+
+    def rows(self, statement: str, *values: Value) -> Sequence[tuple[Any, ...]]:
+        with self._risk():
+            return self._connection.rows(statement, *values)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def _risk(self) -> Iterator[None]:
+        due = self._driver.is_due()
+        if due and self._driver.when == "before":
+            raise DeathError
+        yield
+        if due:
+            raise DeathError

@@ -6,16 +6,28 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
 from millstream.log.database.dialect import Dialect
 from millstream.log.database.driver import Connection, Driver, ServerError
-from millstream.log.database.place import PlaceT
 from millstream.log.errors import StorageError
 
 Result = TypeVar("Result")
+
+
+class Located(Protocol):
+    """Where a database is: ``url`` as people may see it, and its name."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def database(self) -> str: ...
+
+
+LocatedT = TypeVar("LocatedT", bound=Located)
 
 BACK_OFF = RetryPolicy(attempts=1000, first=0.05, factor=2.0, longest=2.0, jitter=0.5)
 PATIENCE = 120.0
@@ -32,15 +44,15 @@ class Lent:
         self.statement_bytes = statement_bytes
 
 
-class Pool(Generic[PlaceT]):
+class Pool(Generic[LocatedT]):
     """As many connections to *place* as threads use at once. Thread-safe."""
 
     def __init__(
         self,
-        place: PlaceT,
+        place: LocatedT,
         clock: Clock,
         dialect: Dialect,
-        driver: Driver[PlaceT],
+        driver: Driver[LocatedT],
         *,
         read_only: bool = False,
         patience: float = PATIENCE,

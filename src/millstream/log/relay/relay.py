@@ -1,0 +1,149 @@
+"""The relay: moves an outbox into a log, batch by batch, whatever dies in between."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.core.retry import RetryPolicy
+from millstream.log.errors import LogError, WriterBusyError
+from millstream.log.log import Log
+from millstream.log.relay.outbox import Batch, Outbox
+from millstream.log.relay.progress import Progress
+from millstream.log.writer import Writer
+
+_log = logging.getLogger(__name__)
+
+BACK_OFF = RetryPolicy(attempts=1 << 62, first=0.1, factor=2.0, longest=10.0, jitter=0.5)
+SHORTEST_PAUSE = 0.005
+
+
+class Relayed(msgspec.Struct, frozen=True):
+    """What a relay has done since it was started: messages, batches of them, and rows put aside as no messages.
+
+    ``last_row`` is the largest id of the last batch, ``last_id`` the last id of the log.
+    """
+
+    messages: int = 0
+    batches: int = 0
+    dead: int = 0
+    last_row: int = 0
+    last_id: int = 0
+
+
+class Relay:
+    """Moves *outbox* into *log*, as the log's one writer. :meth:`run` ends by itself or when *stopped* says so."""
+
+    def __init__(self, outbox: Outbox, log: Log, clock: Clock, stopped: Callable[[], bool] = lambda: False) -> None:
+        self._outbox = outbox
+        self._log = log
+        self._clock = clock
+        self._stopped = stopped
+        self.relayed = Relayed()
+
+    def run(self) -> Iterator[Relayed]:
+        """Move all rows that are there; yields after each batch, and when there is nothing more.
+
+        A batch that was begun is finished even where *stopped* says so. Raises :class:`WriterBusyError` where the log
+        has a writer, :class:`FencedError`, :class:`PoisonRowError`, :class:`OutboxTakenError`, :class:`StorageError`.
+        """
+        progress = self._outbox.progress()
+        with self._log.writer(progress.producer) as writer:
+            yield from self._move_all(writer)
+
+    def follow(self, *, longest_pause: float = 0.5, standby: bool = False) -> Iterator[Relayed]:
+        """Like :meth:`run`, and goes on with what comes, until *stopped* says so.
+
+        An empty outbox is looked at after *longest_pause* seconds at the latest. What may be better later (a store
+        that cannot be reached for long) is tried again. With *standby* it waits until the log has no other writer.
+        """
+        pauses = BACK_OFF.pauses()
+        while not self._stopped():
+            before = self.relayed
+            try:
+                yield from self._follow(longest_pause)
+            except LogError as error:
+                moved = self.relayed != before
+                if not (_may_be_better_later(error) or (isinstance(error, WriterBusyError) and standby)):
+                    raise
+                pauses = BACK_OFF.pauses() if moved else pauses
+                self._tell(error, standby)
+                standby = True  # the lease that an outage has left behind is our own
+                self._clock.sleep(next(pauses))
+
+    def _follow(self, longest_pause: float) -> Iterator[Relayed]:
+        progress = self._outbox.progress()
+        pause = SHORTEST_PAUSE
+        with self._log.writer(progress.producer) as writer:
+            while not self._stopped():
+                before = self.relayed.batches
+                yield from self._move_all(writer)
+                pause = SHORTEST_PAUSE if self.relayed.batches != before else min(2 * pause, longest_pause)
+                if not self._stopped():
+                    self._clock.sleep(pause)
+
+    def _move_all(self, writer: Writer) -> Iterator[Relayed]:
+        progress = self._settled(writer)
+        while True:
+            batch = None if progress is None else self._outbox.advance(progress, self._next_number(progress, writer))
+            if batch is None:  # somebody else has moved it, or the reply was lost
+                progress = self._settled(writer)
+                continue
+            if not batch.progress.rows:
+                self._count(batch, 0, writer)
+                yield self.relayed
+                if not batch.dead:
+                    return
+            else:
+                self._append(writer, batch)
+                yield self.relayed
+            progress = batch.progress
+            if self._stopped():
+                self._outbox.finish(progress)
+                return
+
+    def _settled(self, writer: Writer) -> Progress:
+        """How far the outbox was moved, once the log certainly has its last batch."""
+        progress = self._outbox.progress()
+        if progress.rows and writer.sequence < progress.number:
+            self._append(writer, Batch(progress, self._outbox.reread(progress)))
+        elif writer.sequence > progress.number:
+            _log.warning(
+                "the log %s has batch %d of the outbox %s, which knows of %d only: it was restored from a copy, or its "
+                "database is not durable. Messages may come twice",
+                self._log.name, writer.sequence, self._outbox.table.name, progress.number,
+            )  # fmt: skip
+        return progress
+
+    def _append(self, writer: Writer, batch: Batch) -> None:
+        if batch.messages:
+            writer.append(list(batch.messages), sequence=batch.progress.number)
+        self._count(batch, 1, writer)
+
+    def _next_number(self, progress: Progress, writer: Writer) -> int:
+        """Above all that outbox or log know of, so that no batch is ever taken for another."""
+        return max(progress.number, writer.sequence) + 1
+
+    def _count(self, batch: Batch, batches: int, writer: Writer) -> None:
+        before, rows = self.relayed, batch.progress.rows
+        self.relayed = Relayed(
+            before.messages + len(batch.messages),
+            before.batches + batches,
+            before.dead + batch.dead,
+            rows[-1].last if rows else before.last_row,
+            writer.last_id,
+        )
+
+    def _tell(self, error: LogError, standby: bool) -> None:
+        if not standby:
+            _log.warning("%s; the relay of %s tries again", error, self._outbox.table.name)
+
+
+def _may_be_better_later(error: LogError) -> bool:
+    """Whether the store, or the database, was away: a writer that failed for that tells so by its cause."""
+    if isinstance(error, WriterBusyError):
+        return False
+    return error.transient or bool(getattr(error.__cause__, "transient", False))

@@ -1,0 +1,84 @@
+"""How a row of an outbox becomes a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from millstream.core.message import Message
+from millstream.log.pack import MAX_MESSAGE_BYTES
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ROOM = 4096  # bytes that a message takes beside what is in it
+
+
+class RowError(Exception):
+    """Why a row is no message."""
+
+
+def row_message(purposes: Sequence[str], values: Sequence[Any]) -> Message:
+    """The message of a row, whose *values* are for ``body`` and such *purposes*. Raises :class:`RowError`."""
+    row = dict(zip(purposes, values, strict=True))
+    message = Message(
+        body=_bytes(row["body"]),
+        key=_text(row.get("key"), "key"),
+        source=_text(row.get("source"), "source"),
+        event_time=_time(row.get("event_time")),
+        headers=_headers(row.get("headers")),
+    )
+    size = len(message.body) + len(message.key) + len(message.source)
+    check_size(size + sum(len(name) + len(value) + 8 for name, value in message.headers))
+    return message
+
+
+def check_size(size: int) -> None:
+    """Refuse what is larger than a log takes. Raises :class:`RowError`."""
+    if size > MAX_MESSAGE_BYTES - _ROOM:
+        raise RowError(f"its {size:,} bytes are more than the {MAX_MESSAGE_BYTES:,} that a log takes")
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    raise RowError(f"its body is {type(value).__name__}, not bytes or text")
+
+
+def _text(value: Any, what: str) -> str:
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise RowError(f"its {what} is not UTF-8") from error
+    return "" if value is None else str(value)
+
+
+def _time(value: Any) -> int | None:
+    """Microseconds since the epoch, of a number of them or of a time in ISO 8601 (UTC where it names no zone)."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**63:
+            return value
+        raise RowError(f"its event time {value} does not fit into 64 bits")
+    try:
+        moment = datetime.fromisoformat(_text(value, "event time"))
+    except ValueError as error:
+        raise RowError(f"its event time {str(value)[:80]!r} is no time: microseconds or ISO 8601") from error
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:
+    """The headers of a JSON object of texts, or of a JSON array of pairs of texts."""
+    if value is None or value in ("", b""):
+        return ()
+    try:
+        found = msgspec.json.decode(value, type=dict[str, str] | list[tuple[str, str]])
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
+        raise RowError(f"its headers are no JSON object of texts: {error}") from error
+    pairs = found.items() if isinstance(found, dict) else found
+    return tuple((name, text.encode("utf-8")) for name, text in pairs)

@@ -1,0 +1,106 @@
+"""SQLite as a database of an outbox: its file is that of an application, and is used as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millstream.log.database.driver import Connection, ServerError, Value
+from millstream.log.database.failures import Failures
+from millstream.log.errors import (
+    DamagedLogError,
+    LogNotFoundError,
+    StorageError,
+    StorageFullError,
+    StorageReadOnlyError,
+)
+
+_WAIT = 5.0  # seconds for which a statement waits for an application's transaction before it is tried again
+_STATEMENT_BYTES = 1 << 30
+
+FAILURES = Failures(
+    lost=frozenset(),
+    contended=frozenset([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED]),
+    duplicate=sqlite3.SQLITE_CONSTRAINT,
+    unknown_database=sqlite3.SQLITE_CANTOPEN,
+    told={
+        sqlite3.SQLITE_CANTOPEN: (LogNotFoundError, "check the path: the application's database must be there"),
+        sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk"),
+        sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "check the rights of the file and its folder"),
+        sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore it from a copy"),
+        sqlite3.SQLITE_NOTADB: (DamagedLogError, "it is no SQLite database; check the path"),
+        sqlite3.SQLITE_IOERR: (StorageError, "see what its disk says"),
+    },
+)
+
+
+class SqlitePlace(msgspec.Struct, frozen=True):
+    """The file *path*."""
+
+    path: Path
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    @property
+    def database(self) -> str:
+        return str(self.path)
+
+
+class SqliteDialect:
+    """What SQLite does in a way of its own."""
+
+    @property
+    def failures(self) -> Failures:
+        return FAILURES
+
+    def begin_session(self, connection: Connection, *, read_only: bool) -> int:
+        """Let every commit of ours be on the disk when it returns, whatever the application does with its own."""
+        connection.execute(f"PRAGMA query_only = {int(read_only)}")
+        connection.execute("PRAGMA synchronous = FULL")
+        return _STATEMENT_BYTES
+
+    def make_database(self, connection: Connection, database: str) -> None:
+        """A file is made by its application."""
+
+
+class SqliteConnection:
+    """A connection that commits by itself."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, *values: Value) -> int:
+        with coded():
+            return max(self._connection.execute(statement, values).rowcount, 0)
+
+    def rows(self, statement: str, *values: Value) -> Sequence[tuple[Any, ...]]:
+        with coded():
+            return self._connection.execute(statement, values).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def connect_sqlite(place: SqlitePlace, *, database: bool = True) -> SqliteConnection:  # noqa: ARG001 - a driver's call
+    """Open the file at *place*. Raises :class:`ServerError`."""
+    with coded():
+        connection = sqlite3.connect(
+            f"{place.path.as_uri()}?mode=rw", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
+        )
+    return SqliteConnection(connection)
+
+
+@contextlib.contextmanager
+def coded() -> Iterator[None]:
+    """Failures of SQLite as :class:`ServerError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise ServerError(getattr(error, "sqlite_errorcode", 0) & 0xFF, str(error)) from error
