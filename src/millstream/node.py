@@ -15,12 +15,14 @@ import sqlalchemy as sa
 from millstream.anchoring import (
     AnchorIndex,
     BatchWriter,
+    Cas,
     CutLimits,
     Journal,
     LocalCas,
     LogLedger,
     Observer,
     Replica,
+    StoreCas,
     prove,
 )
 from millstream.batching import BatchConfig, ConfigError, Rulebook
@@ -191,9 +193,11 @@ class Node:
     # Anchoring
 
     @cached_property
-    def cas(self) -> LocalCas:
-        """The content-addressed files."""
-        return LocalCas(self.folder / "cas")
+    def cas(self) -> Cas:
+        """The content-addressed files: in a folder, or at the storage provider that the settings name."""
+        if not self.settings.anchoring.cas:
+            return LocalCas(self.folder / "cas")
+        return StoreCas(open_provider(self.settings.anchoring.cas, create=True))
 
     @cached_property
     def ledger(self) -> LogLedger:

@@ -91,10 +91,15 @@ class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How batches are anchored: at most ``max_batches`` an anchor, in batch files of at most ``file_bytes`` bytes."""
+    """How batches are anchored: at most ``max_batches`` an anchor, in batch files of at most ``file_bytes`` bytes.
+
+    ``cas`` is the URL of the storage provider whose space ``cas`` holds the files (``s3://…``); empty means the folder
+    ``cas`` in the data folder.
+    """
 
     max_batches: int = 10_000
     file_bytes: int = 4_000_000
+    cas: str = ""
 
 
 class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -217,3 +218,28 @@ def test_operations_come_from_a_file_as_well(tmp_path: Path, capfd: pytest.Captu
     assert "4 observed" in capfd.readouterr().out
     assert run(["anchor", "status", "nobody", *data]) == 3
     assert run(["anchor", "serve", "--http", "nowhere", *data]) == 2
+
+
+def test_dead_operations_are_tried_again_on_request(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(tmp_path)]
+    file = tmp_path / "operations.jsonl"
+    file.write_bytes(canonical_json(Person("dead").create.request))
+    assert run(["anchor", "submit", str(file), "--json", *data]) == 0
+    name = json.loads(capfd.readouterr().out)["id"]
+    with sqlite3.connect(tmp_path / "node.db") as database:
+        database.execute("UPDATE registry_operations SET state = 'dead', open = 0")
+    assert run(["anchor", "redrive", "nobody", *data]) == 0
+    assert run(["anchor", "redrive", name, *data]) == 0
+    assert capfd.readouterr().out == "0 operations are tried again\n1 operations are tried again\n"
+    assert run(["anchor", "cut", "--force", *data]) == 0
+
+
+def test_the_files_may_lie_at_a_storage_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_ANCHORING__CAS", f"file://{tmp_path / 'elsewhere'}")
+    file = tmp_path / "operations.jsonl"
+    file.write_bytes(canonical_json(Person("far").create.request))
+    data = ["--data", str(tmp_path / "node")]
+    assert run(["anchor", "submit", str(file), *data]) == 0
+    assert run(["anchor", "cut", "--force", *data]) == 0
+    assert len(list((tmp_path / "elsewhere" / "cas").glob("bafkrei*"))) == 3
+    assert not (tmp_path / "node" / "cas").exists()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.records import BatchHeader, EncodedBatch, encode_batch
     from millstream.anchoring.replaying import Replay, replay
     from millstream.anchoring.states import BatchState, BatchStatus
+    from millstream.anchoring.store_cas import StoreCas
     from millstream.anchoring.writer import BatchWriter, CutLimits
 
 _MODULES = {
@@ -40,6 +41,7 @@ _MODULES = {
     "records": ("BatchHeader", "EncodedBatch", "encode_batch"),
     "replaying": ("Replay", "replay"),
     "states": ("BatchState", "BatchStatus"),
+    "store_cas": ("StoreCas",),
     "writer": ("BatchWriter", "CutLimits"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -67,6 +69,7 @@ __all__ = [
     "ProofError",
     "Replay",
     "Replica",
+    "StoreCas",
     "VerifiedProof",
     "encode_batch",
     "prove",

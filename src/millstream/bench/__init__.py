@@ -13,5 +13,6 @@ BENCHMARKS = {
     "batching": "millstream.bench.batching",
     "batching-spark": "millstream.bench.batching_spark",
     "messaging": "millstream.bench.messaging",
+    "anchoring": "millstream.bench.anchoring",
 }
 """Each benchmark by name, and the module that holds it (loaded only when it is run)."""

@@ -66,6 +66,16 @@ def serve(settings: Settings, address: str) -> None:
         serve_app(registry_app(registry), host, port)
 
 
+@click.command()
+@click.argument("operations", nargs=-1, metavar="[ID]...")
+@data_options
+def redrive(settings: Settings, operations: Sequence[str]) -> None:
+    """Try dead operations on identifiers again, with all their retries: those named, or all."""
+    with Node.open(settings) as node:
+        count = node.registry.store.redrive(list(operations) or None)
+    print(f"{count:,} operations are tried again")
+
+
 def cut_operations(registry: Registry, *, force: bool) -> Sequence[LedgerEntry]:
     """Anchor the operations that wait in *registry*, as an instance that ends afterwards; the new ledger entries."""
     try:

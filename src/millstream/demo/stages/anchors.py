@@ -51,7 +51,7 @@ def anchor_batches(walk: Walk) -> Done:
     writer.cut(force=True)
     entries = list(walk.node.ledger.entries())
     files = list(walk.node.cas.cids())
-    size = sum((walk.node.cas.root / cid).stat().st_size for cid in files)
+    size = sum((walk.node.folder / "cas" / cid).stat().st_size for cid in files)
     totals = walk.node.observer.index.totals()
     _check(totals.batches == total, f"{total} batches were made, but {totals.batches} are anchored")
     facts = {"anchors": [entry.anchor_string for entry in entries], "head": entries[-1].hash}

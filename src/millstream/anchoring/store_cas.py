@@ -1,0 +1,91 @@
+"""Content-addressed storage in a space of any storage provider: a bucket of S3, a folder, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+from millstream.anchoring.cas import checked, damaged, not_found, too_large
+from millstream.anchoring.errors import CasError, CasUnavailableError
+from millstream.core.cid import cid_from_digest, cid_of, digest_from_cid, is_cid
+from millstream.stores import ItemNotFoundError, Store, StoreError, all_entries
+
+_CHUNK = 1 << 20
+
+
+class StoreCas:
+    """Content-addressed storage in the space *space* of *store*, which is made where it is absent. Thread-safe.
+
+    Each file is a content item named by its CID. Bytes are sent with their SHA-256, and checked when they come back.
+    """
+
+    def __init__(self, store: Store, space: str = "cas") -> None:
+        self._store = store
+        self._space = space
+        with _our_errors(space):
+            store.create_space(space)
+
+    def put(self, data: bytes) -> str:
+        cid = cid_of(data)
+        with _our_errors(cid):
+            if self._bytes(cid, len(data)) != data:
+                sha256 = hashlib.sha256(data).hexdigest()
+                self._store.put(self._space, cid, io.BytesIO(data), sha256=sha256)
+        return cid
+
+    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
+        return [self.put(data) for data in files]
+
+    def get(self, cid: str, limit: int) -> bytes:
+        digest_from_cid(cid)
+        with _our_errors(cid):
+            data = self._bytes(cid, limit)
+            if data is None:
+                raise not_found(cid)
+            if len(data) <= limit:
+                return checked(cid, data, limit)
+            raise too_large(cid, limit) if self._hash(cid) == cid else damaged(cid)
+
+    def has(self, cid: str) -> bool:
+        digest_from_cid(cid)
+        with _our_errors(cid):
+            try:
+                self._store.info(self._space, cid)
+            except ItemNotFoundError:
+                return False
+            return True
+
+    def cids(self) -> Iterator[str]:
+        with _our_errors(self._space):
+            yield from sorted(e.content_id for e in all_entries(self._store, self._space) if is_cid(e.content_id))
+
+    def _bytes(self, cid: str, limit: int) -> bytes | None:
+        """The bytes of the file, up to one beyond *limit*; None where there is no such file."""
+        try:
+            with self._store.open(self._space, cid) as file:
+                chunks, size = list[bytes](), 0
+                while size <= limit and (chunk := file.read(min(_CHUNK, limit + 1 - size))):
+                    chunks.append(chunk)
+                    size += len(chunk)
+                return b"".join(chunks)
+        except ItemNotFoundError:
+            return None
+
+    def _hash(self, cid: str) -> str:
+        """The CID of the whole file, however large it is."""
+        digest = hashlib.sha256()
+        with self._store.open(self._space, cid) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+        return cid_from_digest(digest.digest())
+
+
+@contextlib.contextmanager
+def _our_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        kind = CasUnavailableError if error.transient else CasError
+        raise kind(f"the storage provider failed with {what}: {error}") from error

@@ -1,0 +1,12 @@
+"""The benchmark of identifiers does what it says, at its smallest size."""
+
+from __future__ import annotations
+
+from millstream.bench.frame import run_benchmark
+from millstream.core.clock import SystemClock
+
+
+def test_every_part_gives_a_rate() -> None:
+    report = run_benchmark("anchoring", size="quick", runs=1, clock=SystemClock(), show=lambda _: None)
+    assert len(report.results) == 5
+    assert all(row.median > 0 for result in report.results for row in result.rows)
