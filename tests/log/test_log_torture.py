@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,25 @@ def test_the_command_kills_for_real_and_leaves_nothing_behind(
     assert {path.name.partition("-")[0] for path in tmp_path.iterdir()} <= {"log.db"}
     with open_store(store) as opened:
         assert [m.body for batch in opened.log(LogSpec(LOG)).read() for m in batch] == [b"mine"]
+
+
+def test_a_store_that_is_damaged_between_two_kills_is_told_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    look = Order.check
+
+    def damaging(self: Order, log: Log) -> Iterator[str]:
+        for path in tmp_path.glob("*/log"):
+            with path.open("r+b") as file:
+                file.write(b"no database")
+        return look(self, log)
+
+    monkeypatch.setattr(Order, "check", damaging)
+    assert run(["log", "torture", "--store", f"sqlite:///{tmp_path / 'log.db'}", "--kills", "5", "--seed", "7"]) == 1
+    said = capfd.readouterr()
+    assert "the log cannot be looked at" in said.err
+    assert "the store is kept" in said.out
+    assert (tmp_path / "millstream-torture-00000007").is_dir()
 
 
 def test_the_command_uses_nothing_that_is_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

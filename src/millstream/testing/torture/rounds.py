@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.log import LogError, LogSpec, LogStore, open_store
+from millstream.log import Log, LogError, LogSpec, open_store
 from millstream.testing.services import Server
 from millstream.testing.torture.checks import (
     Confirmed,
@@ -57,7 +57,7 @@ class _Torture:
         self._order = Order()
         self._problems: list[str] = []
         self._runs = self._writers = self._readers = self._databases = 0
-        self._confirmed = self._delivered = self._redelivered = self._given = 0
+        self._confirmed = self._stored = self._delivered = self._redelivered = self._given = 0
         self._reader: Child | None = None
         self._reader_pointer = 0
         self._server_was_away = False
@@ -86,21 +86,17 @@ class _Torture:
                 self._kill_reader()
             writer.kill()
             self._writers += 1
-        self._look(read_confirmed(self._runs, writer.lines))
+        confirmed = read_confirmed(self._runs, writer.lines)
+        self._confirmed += len(confirmed)
+        self._look_at_log(lambda log: self._check(log, confirmed))
 
     def report(self) -> Report:
         """What was done and found; the whole log is checked once more."""
         self._kill_reader()
-        with self._store() as store:
-            log = store.log(_SPEC)
-            verification = log.verify()
-            self._note(verification.problems)
-            stored = log.last_id
-        if verification.messages != stored:
-            self._note([f"{verification.messages} messages verify of {stored}"])
+        self._look_at_log(self._verify)
         return Report(
             self._scratch.shown, self._plan.seed, round(self._clock.monotonic() - self._begin, 3), self._writers,
-            self._readers, self._databases, self._confirmed, stored, self._delivered, self._redelivered,
+            self._readers, self._databases, self._confirmed, self._stored, self._delivered, self._redelivered,
             WINDOW_SECONDS, tuple(self._problems),
         )  # fmt: skip
 
@@ -109,24 +105,23 @@ class _Torture:
         if self._reader is not None:
             self._reader.kill()
 
-    def _look(self, confirmed: list[Confirmed]) -> None:
-        self._confirmed += len(confirmed)
-        with self._store() as store:
-            log = store.log(_SPEC)
-            try:
-                with log.writer(PRODUCER) as writer:
-                    sequence, last_id = writer.sequence, writer.last_id
-            except LogError as error:
-                self._note([f"a new writer cannot begin: {error}"])
-                return
-            self._note(check_confirmed(log, confirmed))
-            self._note(self._order.check(log))
-            if (self._order.sequence, self._order.checked) != (sequence, last_id):
-                self._note([f"the log ends at {self._order} and says {last_id}, sequence {sequence}"])
+    def _check(self, log: Log, confirmed: list[Confirmed]) -> None:
+        with log.writer(PRODUCER) as writer:
+            said = (writer.last_id, writer.sequence)
+        self._note(check_confirmed(log, confirmed))
+        self._note(self._order.check(log))
+        found = (self._order.checked, self._order.sequence)
+        if found != said:
+            self._note([f"the last id and sequence are {said} to a new writer, and {found} were read"])
+
+    def _verify(self, log: Log) -> None:
+        verification, self._stored = log.verify(), log.last_id
+        self._note(verification.problems)
+        if verification.messages != self._stored:
+            self._note([f"{verification.messages} messages verify of {self._stored}"])
 
     def _start_reader(self) -> None:
-        with self._store() as store:
-            self._reader_pointer = store.log(_SPEC).pointer(CONSUMER)
+        self._reader_pointer = self._pointer()
         self._redelivered = max(self._redelivered, self._given - self._reader_pointer)
         self._reader = Child(_READER, self._scratch.url, self._draw.choice([1, 50, 65_536]))
 
@@ -142,9 +137,7 @@ class _Torture:
         self._reader = None
         self._given = delivery.last_given
         self._delivered += sum(last - first + 1 for first, last in delivery.given)
-        with self._store() as store:
-            pointer = store.log(_SPEC).pointer(CONSUMER)
-        self._note(check_delivery(delivery, pointer, server_was_away=self._server_was_away))
+        self._note(check_delivery(delivery, self._pointer(), server_was_away=self._server_was_away))
         self._server_was_away = False
 
     def _kill_server(self, server: Server) -> None:
@@ -164,7 +157,15 @@ class _Torture:
             if len(self._problems) < _MOST_PROBLEMS:
                 self._problems.append(problem)
 
-    @contextlib.contextmanager
-    def _store(self) -> Iterator[LogStore]:
-        with open_store(self._scratch.url) as store:
-            yield store
+    def _pointer(self) -> int:
+        found: list[int] = []
+        self._look_at_log(lambda log: found.append(log.pointer(CONSUMER)))
+        return found[0] if found else 0
+
+    def _look_at_log(self, work: Callable[[Log], None]) -> None:
+        """Open the log as whoever comes next does; that this fails is what a torture is there to find."""
+        try:
+            with open_store(self._scratch.url) as store:
+                work(store.log(_SPEC))
+        except LogError as error:
+            self._note([f"the log cannot be looked at: {error}"])
