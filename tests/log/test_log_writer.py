@@ -153,6 +153,14 @@ def test_several_event_loops_share_a_writer(gate: Gate, writer: Writer) -> None:
     assert writer.last_id == 60
 
 
+def test_event_loops_that_are_closed_are_forgotten(gate: Gate, writer: Writer) -> None:
+    gate.through.release(1000)
+    for _ in range(5):
+        asyncio.run(writer.append_async([b"x"]))
+    assert len(writer._loops) == len(writer._group._listeners) == 1
+    assert writer.last_id == 5
+
+
 def test_waiters_wake_one_another_a_few_at_a_time() -> None:
     waiters = Waiters()
     waiting = [waiters.add(number) for number in range(1, 3 * WOKEN_AT_ONCE + 1)]

@@ -63,7 +63,7 @@ class GroupCommit:
         self._commit_is_due = False
         self._unattended = False
         self._closed = False
-        self._listeners: list[Callable[[int, bool], None]] = []
+        self._listeners: list[Callable[[int, bool], bool]] = []
         self.failure: BaseException | None = None
         self.failure_is_known = False
         self._frontier = Frontier(last_id)
@@ -139,10 +139,10 @@ class GroupCommit:
             self._spread_news()
         wake(due)
 
-    def listen(self, listener: Callable[[int, bool], None]) -> None:
+    def listen(self, listener: Callable[[int, bool], bool]) -> None:
         """Call *listener* with the watermark, and whether all is over, whenever one of them changes.
 
-        It is called under a lock, so it may do no more than pass the news on.
+        It is called under a lock, so it may do no more than pass the news on. Once it says False it is called no more.
         """
         with self._changed:
             self._listeners.append(listener)
@@ -366,5 +366,5 @@ class GroupCommit:
         self._lead()
 
     def _spread_news(self) -> None:
-        for listener in self._listeners:
-            listener(self._frontier.pointer, self.failure is not None)
+        over = self.failure is not None
+        self._listeners = [listener for listener in self._listeners if listener(self._frontier.pointer, over)]

@@ -31,12 +31,18 @@ class LoopWaiters:
             self._resolve()
         await future
 
-    def notice(self, pointer: int, over: bool) -> None:
-        """The watermark is at *pointer*; *over* says that it will not move any more."""
+    def notice(self, pointer: int, over: bool) -> bool:
+        """The watermark is at *pointer*; *over* says that it will not move any more. False once the loop is closed."""
         self._pointer, self._over = pointer, over
-        if self._waiting and not self._is_called and not self._loop.is_closed():
+        if self._loop.is_closed():
+            return False
+        if self._waiting and not self._is_called:
             self._is_called = True
-            self._loop.call_soon_threadsafe(self._resolve)
+            try:
+                self._loop.call_soon_threadsafe(self._resolve)
+            except RuntimeError:  # it was closed just now
+                return False
+        return True
 
     def _resolve(self) -> None:
         self._is_called = False

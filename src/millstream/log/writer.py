@@ -186,10 +186,13 @@ class Writer:
 
     def _waiters_here(self) -> LoopWaiters:
         loop = asyncio.get_running_loop()
-        if loop not in self._loops:
-            self._loops[loop] = waiters = LoopWaiters(loop)
-            self._group.listen(waiters.notice)
-        return self._loops[loop]
+        found = self._loops.get(loop)
+        if found is None:
+            open_ones = {other: waiters for other, waiters in list(self._loops.items()) if not other.is_closed()}
+            found = LoopWaiters(loop)
+            self._loops = {**open_ones, loop: found}
+            self._group.listen(found.notice)
+        return found
 
     def _renew(self) -> None:
         if self._group.is_over:
