@@ -1,11 +1,10 @@
-"""What is particular to logs in segment files: torn writes, damage, lost files, sealing, power loss."""
+"""What is particular to logs in segment files: layout, sealing, fencing, states, opening."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +12,12 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from millstream.core.clock import SystemClock
 from millstream.log import (
-    CorruptBlockError,
     DamagedLogError,
     Log,
     LogError,
     LogNotFoundError,
     LogSpec,
-    LogStore,
-    MissingBlockError,
     StorageError,
     StorageReadOnlyError,
     WriterFailedError,
@@ -30,12 +25,16 @@ from millstream.log import (
 )
 from millstream.log.segments import states as states_module
 from millstream.log.segments import stream as stream_module
-from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.segments.format import End, decode_end, encode_end
-from millstream.log.segments.lease import LeaseRecord, write_lease
-
-SPEC = LogSpec("weather", block_messages=10)
-SEGMENT_BYTES = 1000
+from millstream.log.segments.format import End
+from millstream.testing.segment_folders import (
+    SPEC,
+    bodies,
+    filled,
+    flip,
+    opened,
+    place,
+    segments,
+)
 
 
 @pytest.fixture
@@ -45,43 +44,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log(folder: Path) -> Iterator[Log]:
-    """A log of 100 messages in ten blocks, each a commit of its own, in several segments."""
-    with opened(folder) as store:
-        log = store.log(SPEC)
-        with log.writer("importer") as writer:
-            for turn in range(10):
-                writer.append([b"%d" % n for n in range(10 * turn + 1, 10 * turn + 11)], sequence=turn + 1)
+    with filled(folder) as log:
         yield log
-
-
-def opened(folder: Path, *, segment_bytes: int = SEGMENT_BYTES, read_only: bool = False) -> LogStore:
-    """The store in *folder* as another process would see it."""
-    clock = SystemClock()
-    return LogStore(SegmentsBackend(folder, clock, segment_bytes=segment_bytes, read_only=read_only), clock)
-
-
-def place(folder: Path) -> Path:
-    return folder / "logs" / SPEC.name
-
-
-def segments(folder: Path) -> list[Path]:
-    return sorted(place(folder).glob("*.seg"))
-
-
-def bodies(log: Log, first_id: int = 1) -> list[bytes]:
-    return [m.body for batch in log.read(first_id) for m in batch]
-
-
-def flip(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 4
-    path.write_bytes(data)
-
-
-def reboot(folder: Path) -> None:
-    """Let the machine have been started anew since the end was announced."""
-    end = decode_end((place(folder) / "end").read_bytes())
-    (place(folder) / "end").write_bytes(encode_end(End(1, end.segment, end.offset, end.last_id, end.received_at)))
 
 
 EXPECTED = [b"%d" % n for n in range(1, 101)]
@@ -142,215 +106,6 @@ def test_the_files_are_laid_out_as_the_format_document_says(log: Log, folder: Pa
     checksum, line = (place(folder) / "lease").read_bytes().rstrip().split(b" ", 1)
     assert int(checksum, 16) == crc32c(line)
     assert json.loads(line).keys() == {"epoch", "holder", "until", "last_id"}
-
-
-@pytest.fixture
-def crashed(folder: Path) -> Path:
-    """A store whose writer died when its third commit was written, but not announced. Ids 1 to 20 are confirmed."""
-    live = folder.with_name("live")
-    with opened(live, segment_bytes=1 << 20) as store, store.log(SPEC).writer("importer") as writer:
-        for turn in range(1, 4):
-            if turn == 3:
-                end = (place(live) / "end").read_bytes()
-            writer.append([b"%d" % turn] * 10, sequence=turn)
-        shutil.copytree(live, folder)
-    (place(folder) / "end").write_bytes(end)
-    write_lease(place(folder) / "lease", LeaseRecord(1, b"", 0, 0))
-    return folder
-
-
-def confirmed_bytes(folder: Path) -> int:
-    return decode_end((place(folder) / "end").read_bytes()).offset
-
-
-@pytest.mark.parametrize("after", ["a crash", "a power loss"])
-def test_a_write_that_was_cut_short_anywhere_is_cut_off(crashed: Path, after: str) -> None:
-    if after == "a power loss":
-        reboot(crashed)
-    (path,) = segments(crashed)
-    whole, start = path.read_bytes(), confirmed_bytes(crashed)
-    pristine = crashed.with_name("pristine")
-    shutil.copytree(crashed, pristine)
-    for cut in [*range(start, len(whole), 7), len(whole)]:
-        shutil.copytree(pristine, crashed, dirs_exist_ok=True)
-        path.write_bytes(whole[:cut])
-        with opened(crashed, segment_bytes=1 << 20) as store:
-            before = store.log(SPEC).last_id
-            with store.log(SPEC).writer("importer") as writer:
-                kept = 30 if cut == len(whole) else 20
-                assert (writer.last_id, writer.sequence) == (kept, kept // 10)
-                assert before in {20, kept}
-                writer.append([b"next"])
-            assert bodies(store.log(SPEC))[kept:] == [b"next"]
-            assert store.log(SPEC).verify().ok
-
-
-def test_a_write_whose_sectors_are_partly_unwritten_is_cut_off(crashed: Path) -> None:
-    reboot(crashed)
-    (path,) = segments(crashed)
-    whole, start = path.read_bytes(), confirmed_bytes(crashed)
-    path.write_bytes(whole[:start] + bytes(len(whole) - start))
-    with opened(crashed) as store, store.log(SPEC).writer("importer") as writer:
-        assert (writer.last_id, writer.sequence) == (20, 2)
-
-
-def test_readers_see_what_is_confirmed_and_nothing_that_was_only_written(crashed: Path) -> None:
-    with opened(crashed, read_only=True) as store:
-        assert store.log(SPEC, create=False).last_id == 20
-
-
-def test_after_a_reboot_readers_see_what_is_there_without_writing(crashed: Path) -> None:
-    (place(crashed) / "end").write_bytes(bytes(56))
-    before = {path: path.read_bytes() for path in crashed.rglob("*") if path.is_file()}
-    with opened(crashed, read_only=True) as store:
-        log = store.log(SPEC, create=False)
-        assert (log.last_id, len(bodies(log)), log.last_id) == (30, 30, 30)
-    assert before == {path: path.read_bytes() for path in crashed.rglob("*") if path.is_file()}
-
-
-def test_damage_at_the_end_is_not_taken_for_a_torn_write(log: Log, folder: Path) -> None:
-    """Even where nothing but the segment says how far it went: the end is old, the lease knows of no message."""
-    last = segments(folder)[-1]
-    first_id = int(last.stem)
-    (place(folder) / "end").write_bytes(encode_end(End(1, first_id, 0, first_id - 1, 0)))
-    write_lease(place(folder) / "lease", LeaseRecord(1, b"", 0, 0))
-    for position in (-30, -200, -250):
-        flip(last, position)
-        with opened(folder) as store:
-            with pytest.raises(DamagedLogError, match="is damaged"):
-                store.log(SPEC).writer()
-            with pytest.raises(DamagedLogError):
-                bodies(store.log(SPEC))
-        flip(last, position)
-
-
-def test_a_flipped_bit_anywhere_is_told_or_does_no_harm(log: Log, folder: Path) -> None:
-    log._backend.close()
-    files = [path for path in place(folder).iterdir() if path.is_file()]
-    for path in files:
-        data = path.read_bytes()
-        for position in range(0, len(data), max(len(data) // 25, 1)):
-            flip(path, position)
-            check_honest(folder, f"{path.name} at {position}")
-            path.write_bytes(data)
-
-
-def check_honest(folder: Path, what: str) -> None:
-    """All messages are read as they were, or an error is raised after a beginning of them."""
-    seen: list[bytes] = []
-    try:
-        with opened(folder, read_only=True) as store:
-            log = store.log(SPEC, create=False)
-            found = log.verify()
-            for batch in log.read():
-                seen += [m.body for m in batch]
-    except LogError:
-        assert seen == EXPECTED[: len(seen)], what
-        return
-    assert seen == EXPECTED, what
-    assert found.messages == 100, what
-
-
-@pytest.mark.parametrize("position", [0, 8, 40, 96, 130, -9])
-def test_a_flipped_bit_in_a_block_is_never_skipped(log: Log, folder: Path, position: int) -> None:
-    (block,) = log._backend.read(SPEC.name, 21, 21, max_bytes=1)
-    path = next(path for path in segments(folder) if block.data in path.read_bytes())
-    flip(path, path.read_bytes().index(block.data) + position % len(block.data))
-    seen: list[bytes] = []
-    with pytest.raises(CorruptBlockError, match="begins at id 21 is damaged"):
-        for batch in log.read():
-            seen += [m.body for m in batch]
-    assert seen == EXPECTED[:20]
-    assert bodies(log, 31) == EXPECTED[30:]
-    assert not log.verify().ok
-
-
-def test_a_segment_that_is_gone_is_noticed_and_what_lies_around_it_is_read(log: Log, folder: Path) -> None:
-    gone = segments(folder)[1]
-    first, after = int(gone.stem), int(segments(folder)[2].stem)
-    gone.unlink()
-    with opened(folder) as store:
-        again = store.log(SPEC)
-        with pytest.raises(MissingBlockError, match=f"ids {first} to {after - 1} "):
-            bodies(again)
-        assert bodies(again, after) == EXPECTED[after - 1 :]
-        assert f"ids {first} to {after - 1} are missing" in again.verify().problems
-
-
-@pytest.mark.parametrize("rebooted", [False, True])
-def test_a_last_segment_that_is_gone_or_short_is_noticed_by_reader_and_writer(
-    log: Log, folder: Path, rebooted: bool
-) -> None:
-    last = segments(folder)[-1]
-    data = last.read_bytes()
-    for damaged in (None, data[: len(data) // 2], b""):
-        if damaged is None:
-            last.unlink()
-        else:
-            last.write_bytes(damaged)
-        if rebooted:
-            reboot(folder)
-        with opened(folder) as store:
-            with pytest.raises(DamagedLogError):
-                bodies(store.log(SPEC))
-            with pytest.raises(DamagedLogError):
-                store.log(SPEC).writer()
-            assert not store.log(SPEC).verify().ok
-
-
-def test_the_end_of_a_closed_log_is_known_even_without_the_file_that_says_it(log: Log, folder: Path) -> None:
-    """The writer's lease says what was confirmed when it was given back."""
-    last = segments(folder)[-1]
-    last.unlink()
-    (place(folder) / "end").write_bytes(b"")
-    with opened(folder) as store:
-        with pytest.raises(MissingBlockError):
-            bodies(store.log(SPEC))
-        with pytest.raises(DamagedLogError):
-            store.log(SPEC).writer()
-
-
-def test_a_last_segment_with_a_damaged_head_is_noticed_after_a_reboot(log: Log, folder: Path) -> None:
-    (place(folder) / "end").write_bytes(encode_end(End()))
-    write_lease(place(folder) / "lease", LeaseRecord(1, b"", 0, 0))
-    flip(segments(folder)[-1], 20)
-    with opened(folder) as store:
-        with pytest.raises(MissingBlockError):
-            bodies(store.log(SPEC))
-        with pytest.raises(DamagedLogError):
-            store.log(SPEC).writer()
-
-
-def test_a_segment_that_is_deleted_under_its_writer_takes_no_more(folder: Path) -> None:
-    with opened(folder) as store:
-        writer = store.log(SPEC).writer()
-        writer.append([b"a"])
-        segments(folder)[-1].unlink()
-        with pytest.raises(WriterFailedError, match="was deleted"):
-            writer.append([b"b"])
-        writer.close()
-
-
-def test_segments_that_changed_names_are_noticed(log: Log, folder: Path) -> None:
-    one, two = segments(folder)[0], segments(folder)[1]
-    spare = folder / "spare"
-    one.rename(spare)
-    two.rename(one)
-    spare.rename(two)
-    with opened(folder) as store:
-        with pytest.raises(MissingBlockError):
-            bodies(store.log(SPEC))
-        problems = store.log(SPEC).verify().problems
-        assert sum("under another name" in problem for problem in problems) == 2
-
-
-def test_a_damaged_footer_is_told_and_the_index_made_anew(log: Log, folder: Path) -> None:
-    path = segments(folder)[0]
-    flip(path, path.stat().st_size - 40)
-    with opened(folder) as store:
-        assert bodies(store.log(SPEC)) == EXPECTED
-        (problem,) = store.log(SPEC).verify().problems
-        assert "the footer of the segment is damaged" in problem
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
