@@ -105,3 +105,22 @@ def test_a_message_of_the_wrong_type_is_refused(flows: dict[str, Future[Any]]) -
 
 def test_a_topic_that_is_not_there_is_not_found(flows: dict[str, Future[Any]]) -> None:
     assert "no-such-topic" in flows["missing"].result()
+
+
+def test_p3_the_official_client_goes_on_after_the_broker_was_killed(
+    mortal_broker: BrokerProcess, tmp_path: Path
+) -> None:
+    mortal_broker.make_topic("restart")
+    command = [sys.executable, str(CHILDREN / "official.py"), "restart", str(mortal_broker.place)]
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        mortal_broker.kill()
+        mortal_broker.start()
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        assert json.loads(child.stdout.readline()) == ["before", "after"]

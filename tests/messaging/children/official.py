@@ -224,6 +224,28 @@ def missing() -> Any:
     return ""
 
 
+def restart() -> Any:
+    """Sends and receives, lets the test restart the broker, and does so again."""
+    sender = producer("restart")
+    listener = Listener(2)
+    receiver = PushConsumer(configuration(), "restart-group", listener, {"restart": FilterExpression()})
+    receiver.startup()
+    sender.send(message("restart", "before"))
+    end = time.monotonic() + 20
+    while not listener.got and time.monotonic() < end:
+        time.sleep(0.05)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while time.monotonic() < end + 20:
+        try:
+            sender.send(message("restart", "after"))
+            break
+        except Exception:
+            time.sleep(0.2)
+    listener.done.wait(20)
+    return [body for body, _ in listener.got]
+
+
 if __name__ == "__main__":
     print(json.dumps(globals()[FLOW]()), flush=True)
     sys.stdout.flush()
