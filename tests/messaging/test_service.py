@@ -262,6 +262,45 @@ def test_a_message_that_is_sent_again_gets_its_first_receipt() -> None:
     on_desk(first, after_restart)
 
 
+def test_the_ids_of_clients_are_found_among_messages_of_others() -> None:
+    clock = VirtualClock()
+    with open_store("memory://", clock) as store:
+        with store.log(LogSpec("one")).writer() as writer:
+            ids = [((), "no headers"), ((("h", b"v"),), "others"), ((("mq:id", b"sent"), ("h", b"v")), "a client's")]
+            writer.append([Message(text.encode(), headers=headers) for headers, text in ids])
+
+        async def run() -> None:
+            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+                again = await desk.send("one", b"a client's", message_id="sent")
+                assert again.entries[0].offset == 2
+                assert desk.core.topic("one").last_id == 3
+
+        asyncio.run(run())
+
+
+def test_groups_pass_over_what_was_trimmed() -> None:
+    clock = VirtualClock()
+    with open_store("memory://", clock) as store:
+
+        async def run() -> None:
+            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+                for topic, system in (("plain", {}), ("ordered", {"message_group": "g"})):
+                    await desk.send(topic, b"1", b"2", b"3", b"4", **system)
+                    assert bodies(await desk.receive("early", topic, 1)) == [b"1"]
+                    store.log(LogSpec(topic)).trim(3)
+                    desk.clock.advance(31)
+                    desk.core.topic(topic).pages._batches.clear()
+                    for group in ("early", "late"):
+                        got = await desk.receive(group, topic, auto_renew=True)
+                        assert bodies(got) == [b"3", b"4"]
+                        await desk.ack(group, topic, *got)
+                        assert await desk.receive(group, topic) == []
+                        assert desk.core.delivery(group, topic).done.pointer == 4
+                assert await desk.pull("plain", -1, 0) == ([b"3", b"4"], 4)
+
+        asyncio.run(run())
+
+
 def test_what_is_received_is_what_was_sent() -> None:
     async def step(desk: Desk) -> None:
         await desk.send("one", b"body", message_id="the-id", tag="t", keys=["k", "l"], properties={"a": "b"})

@@ -116,7 +116,8 @@ class Core:
         found = await self.topic(topic).pages.read_ids(numbers)
         name = dead_letter_topic(group)
         await self.make_topic(self.journal.state.topics.get(name) or TopicSpec(name, "NORMAL", 1))
-        await self.publish(name, [_dead(found[number], topic) for number in numbers])
+        if found:  # else they were trimmed meanwhile
+            await self.publish(name, [_dead(message, topic) for message in found.values()])
         await self.finish(group, topic, numbers, dead=reason)
 
     async def restart(self, group: str, topic: str, next_id: int) -> None:

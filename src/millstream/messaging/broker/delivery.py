@@ -110,9 +110,9 @@ class Delivery:
         Of every message group the first message that is not done, if nobody has it; with *runs* also those that
         follow it. A receiver that repeats its *attempt_id* gets again what that attempt was given.
         """
-        again = [number for number, flight in self.flights.items() if _is_repeat(flight, attempt_id)]
-        for number in again:
-            self._come_back(self.flights[number])
+        if attempt_id:
+            for flight in [each for each in self.flights.values() if each.away and each.attempt_id == attempt_id]:
+                self._come_back(flight)
         return self._lines.free(count, runs=runs)
 
     def is_new(self, number: int) -> bool:
@@ -207,10 +207,6 @@ class Delivery:
         self.flights.pop(number, None)
         if self.fifo:
             self._lines.remove(number)
-
-
-def _is_repeat(flight: Flight, attempt_id: str) -> bool:
-    return bool(attempt_id) and flight.away and flight.attempt_id == attempt_id
 
 
 def ranges(ids: Iterable[int]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from millstream.core.message import from_arrow
-from millstream.log import Batch, Log, Message
+from millstream.log import Batch, Gap, Log, Message
 
 _KEPT = 16  # decoded runs of blocks, each of about a MiB
 
@@ -20,19 +20,21 @@ class Pages:
         self._batches: OrderedDict[int, Batch] = OrderedDict()
 
     async def read(self, first_id: int, last_id: int) -> Sequence[Message]:
-        """Messages from *first_id* on, as many of those up to *last_id* as come at once; at least the first.
+        """Messages from *first_id* on, as many of those up to *last_id* as come at once; none where it was trimmed.
 
         Both must be durable. Raises :class:`millstream.log.LogError` for what is damaged.
         """
         batch = self._find(first_id)
         if batch is None:
             batch = await asyncio.to_thread(self._load, first_id, last_id)
+            if isinstance(batch, Gap):
+                return []
             self._keep(batch)
         start = first_id - batch.first_id
         return list(from_arrow(batch.arrow.slice(start, last_id - first_id + 1)))
 
     async def read_ids(self, ids: Sequence[int]) -> dict[int, Message]:
-        """The messages *ids* (ascending)."""
+        """The messages *ids* (ascending), without those that were trimmed."""
         found: dict[int, Message] = {}
         wanted = set(ids)
         for number in ids:
@@ -51,9 +53,7 @@ class Pages:
         return None
 
     def _load(self, first_id: int, last_id: int) -> Batch:
-        batch = next(iter(self._log.read(first_id, max(last_id, first_id + 1023))))
-        assert batch.arrow.num_rows
-        return batch
+        return next(iter(self._log.read(first_id, max(last_id, first_id + 1023))))
 
     def _keep(self, batch: Batch) -> None:
         self._batches[batch.first_id] = batch

@@ -57,7 +57,7 @@ class Pulling:
         """The offset of the first message, of the next one, or of the first one stored at *time* (microseconds)."""
         found = self._core.topic(topic)
         if policy == v2.BEGINNING:
-            return 0
+            return found.first_id - 1
         if policy == v2.END:
             return found.last_id
         return await asyncio.to_thread(found.first_id_since, time) - 1
@@ -79,7 +79,10 @@ class Pulling:
     async def _scan(self, pull: Pull) -> tuple[list[Message], int]:
         source, found, offset = self._core.topic(pull.topic), list[Message](), pull.offset
         while len(found) < pull.count and offset < source.last_id:
-            for message in await source.pages.read(offset + 1, min(source.last_id, offset + _PAGE)):
+            messages = await source.pages.read(offset + 1, min(source.last_id, offset + _PAGE))
+            if not messages:
+                offset = max(source.first_id - 1, offset + 1)  # trimmed
+            for message in messages:
                 offset = message.id
                 if _is_asked_for(message, pull):
                     found.append(message)

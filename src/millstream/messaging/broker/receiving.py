@@ -106,7 +106,7 @@ class Receiving:
             ask.client,
             ask.renew,
             ask.attempt_id,
-            ranges(search.skipped),
+            ranges(sorted(search.skipped)),
         )
         return self._core.journal.record(lent)
 
@@ -140,7 +140,7 @@ class _Search:
         else:
             await self._from_anywhere()
         if not self.found and self.skipped:
-            self._delivery.finish(ranges(self.skipped))
+            self._delivery.finish(ranges(sorted(self.skipped)))
 
     async def _from_anywhere(self) -> None:
         begin, back = self._delivery.next, list[int]()
@@ -161,7 +161,10 @@ class _Search:
         if first > last or len(self.skipped) > _SKIP_AT_MOST:
             return False
         reach = self._missing if self._ask.wanted is None else _PAGE
-        for message in await self._topic.pages.read(first, min(last, first + reach - 1)):
+        messages = await self._topic.pages.read(first, min(last, first + reach - 1))
+        if not messages:
+            self._pass_over_trimmed(first)
+        for message in messages:
             if self._is_full:
                 break
             self._delivery.next = message.id + 1
@@ -180,7 +183,10 @@ class _Search:
     async def _read(self, ids: Sequence[int]) -> None:
         messages = await self._topic.pages.read_ids(ids)
         for number in ids:
-            self._take(messages[number])
+            if number in messages:
+                self._take(messages[number])
+            else:  # trimmed while it was in flight
+                self.skipped.append(number)
 
     def _take(self, message: Message) -> None:
         self.found.append(message)
@@ -206,7 +212,10 @@ class _Search:
         first, last = self._delivery.next, self._topic.last_id
         if first > last or self._delivery.lined_up >= LOOK_AHEAD:
             return False
-        for message in await self._topic.pages.read(first, min(last, first + _PAGE - 1)):
+        messages = await self._topic.pages.read(first, min(last, first + _PAGE - 1))
+        if not messages:
+            self._pass_over_trimmed(first)
+        for message in messages:
             if message.id not in self._delivery.flights and self._ask.wanted and not self._ask.wanted(message):
                 self._delivery.finish([(message.id, message.id)])
                 self._delivery.next = message.id + 1
@@ -214,6 +223,12 @@ class _Search:
             else:
                 self._delivery.line_up(message.id, message_group(message))
         return True
+
+    def _pass_over_trimmed(self, first: int) -> None:
+        """The group is done with what its topic no longer has."""
+        begin = max(self._topic.first_id, first + 1)
+        self._delivery.finish([(first, begin - 1)])
+        self._delivery.next = begin
 
     async def _without_exhausted(self, ids: Sequence[int]) -> list[int]:
         """*ids* without those that were delivered as often as they may be; those are dead now."""

@@ -6,10 +6,11 @@ import contextlib
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
 from millstream.messaging.broker.pages import Pages
@@ -67,6 +68,11 @@ class Topic:
     def last_id(self) -> int:
         """The last durable message (0 in an empty topic)."""
         return self._writer.last_id
+
+    @property
+    def first_id(self) -> int:
+        """The first message that its log still has; what lay before was trimmed."""
+        return self._log.first_id
 
     def first_id_since(self, time: int) -> int:
         """The first message that was stored at *time* (microseconds) or later; one past the end without."""
@@ -135,17 +141,28 @@ class Topic:
             self._known = OrderedDict((name, number) for name, number in self._known.items() if number <= last)
 
     def _remember_tail(self) -> None:
-        first = max(self.last_id - REMEMBERED + 1, 1)
-        if self.last_id:
-            for batch in self._log.read(first, columns=["headers"]):
-                for number, headers in enumerate(batch.arrow.column("headers").to_pylist(), batch.first_id):
-                    name = next((pair["value"].decode() for pair in headers if pair["name"] == ID), "")
-                    if name:
-                        self._known.setdefault(name, number)
+        if not self.last_id:
+            return
+        first = max(self.last_id - REMEMBERED + 1, self.first_id)
+        for batch in self._log.read(first, columns=["headers"]):
+            for row, name in _ids_of_clients(batch.arrow.column("headers")):
+                self._known.setdefault(name, batch.first_id + row)
 
     def _forget(self) -> None:
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+
+
+def _ids_of_clients(headers: Any) -> Iterator[tuple[int, str]]:
+    """The rows of a column of headers whose first header is an id of the protocol, and those ids."""
+
+    pairs, offsets = headers.flatten(), np.asarray(headers.offsets)
+    begins = offsets - offsets[0]
+    rows = np.flatnonzero(begins[1:] > begins[:-1])  # those with headers
+    firsts = pairs.take(begins[rows])
+    ids = np.asarray(firsts.field("name").to_pylist(), dtype=object) == ID
+    for row, value in zip(rows[ids].tolist(), firsts.field("value").filter(ids).to_pylist(), strict=True):
+        yield row, value.decode()
 
 
 def _name(message: Message) -> str:
