@@ -40,6 +40,12 @@ def mosquitto():
 
 
 @pytest.fixture
+def root(tmp_path):
+    """The first level of this test's topics: the broker may be everybody's."""
+    return f"{tmp_path.name}-{os.getpid()}"
+
+
+@pytest.fixture
 def careful_mosquitto():
     """A broker of one's own, that saves every change and may be killed."""
     with broker(lambda: services.private("mosquitto-careful")) as server:

@@ -98,9 +98,9 @@ def folders(tmp_path):
     return found
 
 
-def test_p5_a_fleets_batches_are_those_that_sorting_gives_whatever_the_order_of_arrival(mosquitto, folders, tmp_path):
+def test_p5_a_fleets_batches_are_those_that_sorting_gives_whatever_the_order_of_arrival(mosquitto, folders, root):
     children = [
-        ingest(mosquitto.url, folder, f"{tmp_path.name}/{folder.name}", "--batches", "out", "--qos", str(qos))
+        ingest(mosquitto.url, folder, f"{root}/{folder.name}", "--batches", "out", "--qos", str(qos))
         for qos, folder in zip((1, 2), folders, strict=True)
     ]
     for child in children:
@@ -108,7 +108,7 @@ def test_p5_a_fleets_batches_are_those_that_sorting_gives_whatever_the_order_of_
     measured = fleet(SystemClock().now(), 1)
     for seed, (qos, folder) in enumerate(zip((1, 2), folders, strict=True)):
         payloads = arrival(measured, seed)
-        publish(mosquitto.url, [(f"{tmp_path.name}/{folder.name}/x", payload) for payload in payloads], qos)
+        publish(mosquitto.url, [(f"{root}/{folder.name}/x", payload) for payload in payloads], qos)
     for child in children:
         found = status_until(child, lambda s: sum(s["batches"].values()) and not s["open_sources"])
         assert found["records"] == 480
@@ -122,17 +122,17 @@ def test_p5_a_fleets_batches_are_those_that_sorting_gives_whatever_the_order_of_
     assert {"late", "duplicate"} == set(one[1])
 
 
-def test_sigterm_leaves_nothing_taken_unacknowledged_and_the_next_run_goes_on(mosquitto, tmp_path):
-    child = ingest(mosquitto.url, tmp_path, tmp_path.name, "--qos", "2")
+def test_sigterm_leaves_nothing_taken_unacknowledged_and_the_next_run_goes_on(mosquitto, tmp_path, root):
+    child = ingest(mosquitto.url, tmp_path, root, "--qos", "2")
     status_until(child, lambda status: status["connected"])
     payloads = [json.dumps({"device": "p", "kind": "k", "value": n}).encode() for n in range(3000)]
-    publish(mosquitto.url, [(f"{tmp_path.name}/x", payload) for payload in payloads[:2000]], 2)
+    publish(mosquitto.url, [(f"{root}/x", payload) for payload in payloads[:2000]], 2)
     status_until(child, lambda status: status["records"])
     child.send_signal(signal.SIGTERM)
     assert child.communicate(timeout=60)[1].count("\n") == 1
     assert child.returncode == 0
-    publish(mosquitto.url, [(f"{tmp_path.name}/x", payload) for payload in payloads[2000:]], 2)
-    child = ingest(mosquitto.url, tmp_path, tmp_path.name, "--qos", "2")
+    publish(mosquitto.url, [(f"{root}/x", payload) for payload in payloads[2000:]], 2)
+    child = ingest(mosquitto.url, tmp_path, root, "--qos", "2")
     status_until(child, lambda status: status["last_id"] == 3000)
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)

@@ -21,8 +21,8 @@ CHILD = Path(__file__).parent / "children" / "ingest.py"
 SECOND = 1_000_000
 
 
-def start(url, folder, qos, where="never", turn=0):
-    command = [sys.executable, str(CHILD), url, str(folder), f"{folder.name}/#", str(qos), where, str(turn)]
+def start(url, folder, root, qos, where="never", turn=0):
+    command = [sys.executable, str(CHILD), url, str(folder), f"{root}/#", str(qos), where, str(turn)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -49,14 +49,14 @@ def sent(root, count, first=0):
 
 
 @pytest.mark.parametrize(("where", "qos"), [("between", 1), ("before", 2), ("between", 2), ("after", 2)])
-def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto, tmp_path, where, qos):
-    Harness(tmp_path, mosquitto.url).subscribe(f"{tmp_path.name}/#", qos=qos, client=f"crash-{tmp_path.name}")
-    publish(mosquitto.url, sent(tmp_path.name, 200), qos)
+def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto, tmp_path, root, where, qos):
+    Harness(tmp_path, mosquitto.url).subscribe(f"{root}/#", qos=qos)
+    publish(mosquitto.url, sent(root, 200), qos)
     for turn in (2, 1):
-        child = start(mosquitto.url, tmp_path, qos, where, turn)
+        child = start(mosquitto.url, tmp_path, root, qos, where, turn)
         child.communicate(timeout=60)
         assert child.returncode == -9
-    until_quiet(start(mosquitto.url, tmp_path, qos))
+    until_quiet(start(mosquitto.url, tmp_path, root, qos))
     messages = stored(tmp_path)
     assert sorted(set(numbers(messages))) == list(range(200))
     if qos == 2:
@@ -74,34 +74,36 @@ def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto,
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_p2_under_exactly_once_an_ingest_killed_at_any_moment_stores_each_message_once(mosquitto, tmp_path, size):
+def test_p2_under_exactly_once_an_ingest_killed_at_any_moment_stores_each_message_once(mosquitto, tmp_path, root, size):
     """The child is killed at random moments while the broker is fed, and packet identifiers come round again."""
     rounds, each = (60, 3000) if size == "long" else (4, 400)
     draw = random.Random(5)
-    Harness(tmp_path, mosquitto.url).subscribe(f"{tmp_path.name}/#", qos=2, client=f"crash-{tmp_path.name}")
+    Harness(tmp_path, mosquitto.url).subscribe(f"{root}/#", qos=2)
     for number in range(rounds):
-        publish(mosquitto.url, sent(tmp_path.name, each, number * each), 2)
-        child = start(mosquitto.url, tmp_path, 2, draw.choice(["before", "between", "after"]), draw.randint(2, 15))
+        publish(mosquitto.url, sent(root, each, number * each), 2)
+        child = start(
+            mosquitto.url, tmp_path, root, 2, draw.choice(["before", "between", "after"]), draw.randint(2, 15)
+        )
         child.communicate(timeout=120)
         assert child.returncode == -9
-    until_quiet(start(mosquitto.url, tmp_path, 2))
+    until_quiet(start(mosquitto.url, tmp_path, root, 2))
     assert numbers(stored(tmp_path)) == list(range(rounds * each))
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_p2_what_a_killed_broker_had_on_its_disk_comes_when_it_is_back(careful_mosquitto, tmp_path, qos):
+def test_p2_what_a_killed_broker_had_on_its_disk_comes_when_it_is_back(careful_mosquitto, tmp_path, root, qos):
     harness = Harness(tmp_path, careful_mosquitto.url)
-    harness.subscribe(f"{tmp_path.name}/#", qos=qos)
-    publish(harness.url, sent(tmp_path.name, 100), qos)
-    harness.take(40, f"{tmp_path.name}/#", qos=qos, in_flight=20)
+    harness.subscribe(f"{root}/#", qos=qos)
+    publish(harness.url, sent(root, 100), qos)
+    harness.take(40, f"{root}/#", qos=qos, in_flight=20)
     careful_mosquitto.kill()
     careful_mosquitto.start()
-    harness.run(lambda: set(numbers(harness.records())) == set(range(100)), f"{tmp_path.name}/#", qos=qos)
+    harness.run(lambda: set(numbers(harness.records())) == set(range(100)), f"{root}/#", qos=qos)
     assert sorted(set(numbers(harness.records()))) == list(range(100))
     harness.store.close()
 
 
-def test_an_ingest_outlives_its_broker_and_goes_on_with_the_next_one(careful_mosquitto, tmp_path):
+def test_an_ingest_outlives_its_broker_and_goes_on_with_the_next_one(careful_mosquitto, tmp_path, root):
     harness = Harness(tmp_path, careful_mosquitto.url)
     killed = []
 
@@ -109,15 +111,15 @@ def test_an_ingest_outlives_its_broker_and_goes_on_with_the_next_one(careful_mos
         if not harness.said:
             return False
         if not killed:
-            publish(harness.url, sent(tmp_path.name, 10))
+            publish(harness.url, sent(root, 10))
             killed.append(careful_mosquitto.kill())
         elif len(killed) == 1 and any("was lost" in said for said in harness.said):
             killed.append(careful_mosquitto.start())
         elif len(killed) == 2 and harness.said[-1].startswith("connected"):
-            killed.append(publish(harness.url, sent(tmp_path.name, 10, 10)))
+            killed.append(publish(harness.url, sent(root, 10, 10)))
         return len(killed) == 3 and 19 in numbers(harness.records())
 
-    harness.run(until, f"{tmp_path.name}/#")
+    harness.run(until, f"{root}/#")
     assert set(numbers(harness.records())) >= set(range(10, 20))
     assert harness.figures.figures().by_label("ingest_connections_total", "")[""] >= 2
     harness.store.close()

@@ -17,12 +17,6 @@ from millstream.testing.mqtt import publish
 VERSIONS = pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 
 
-@pytest.fixture
-def root(tmp_path):
-    """The first level of this test's topics: the broker is everybody's."""
-    return tmp_path.name
-
-
 def values(messages):
     return [json.loads(message.body)["n"] for message in messages]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import ssl
 from collections.abc import Iterable
 
@@ -16,7 +17,6 @@ def publish(
     qos: int = 1,
     *,
     retain: bool = False,
-    client: str = "millstream-test-publisher",
     tls: ssl.SSLContext | None = None,
 ) -> None:
     """Publish *messages* (topic and payload) at the broker of *url* in order, and wait until it has taken them.
@@ -27,6 +27,7 @@ def publish(
     from paho.mqtt.enums import CallbackAPIVersion
 
     place = parse_broker(url)
+    client = f"millstream-test-{secrets.token_hex(6)}"  # a broker throws out whoever has the name of a newcomer
     publisher = paho.Client(CallbackAPIVersion.VERSION2, client, protocol=paho.MQTTv5)
     publisher.max_inflight_messages_set(500)
     publisher.max_queued_messages_set(0)
