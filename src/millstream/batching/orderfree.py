@@ -56,17 +56,20 @@ class OrderFree:
         """Take *events* in any order. All are taken or, where one breaks an earlier bound, none."""
         self.check(events)
         outcome = Outcome([], [])
-        refusal, sources = self._refusal, self._sources
+        sources, heap = self._sources, self._heap
+        max_delay, lead = self._config.max_delay, self._config.lead
         for event in events:
-            time, received_at, key = event.event_time, event.received_at, event.key
-            reason = refusal(time, received_at)
-            if reason is not None:
+            time, received_at = event.event_time, event.received_at
+            if not received_at - max_delay <= time <= received_at + lead:  # few are refused: ask why only then
+                reason = self._refusal(time, received_at)
+                assert reason is not None
                 outcome.rejects.append(Reject(event.id, reason))
                 continue
-            source = sources.get(event.source) or self._add(event.source)
+            name, key = event.source, event.key
+            source = sources.get(name) or self._add(name)
             source.inbox.append((time, key, event.digest, received_at, event.id, event.size))
-            if source.seen_at(key, time, event.size):
-                heapq.heappush(self._heap, (source.due, event.source))
+            if time <= source.limit and source.seen_at(key, time, event.size):
+                heapq.heappush(heap, (source.due, name))
         self._settle(outcome)
         return outcome
 

@@ -38,7 +38,12 @@ def show(data: str | None, path: Path | None, as_json: bool) -> None:
         if as_json:
             print_json(row)
         else:
-            click.echo(f"{row['setting']:<28} {row['value']!s:<40} {row['origin']}")
+            click.echo(f"{row['setting']:<28} {_text(row['value']):<40} {row['origin']}")
+
+
+def _text(value: Any) -> str:
+    """*value* for people; tables of settings as JSON."""
+    return msgspec.json.encode(value).decode("utf-8") if isinstance(value, list | tuple) else str(value)
 
 
 def flatten(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
