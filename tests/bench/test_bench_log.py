@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from millstream.bench.log.servers import Servers
 from millstream.bench.log.work import Work
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError
+from millstream.log.mysql import parse_place
+from millstream.log.mysql.text_driver import connect_text
 
 QUICK = Choice(seconds=0.005, senders=5)
 
@@ -39,6 +42,15 @@ def test_a_contender_writes_and_reads_back_all_that_it_is_timed_for(work: Work, 
 def test_rows_and_blocks_in_postgresql_take_part(work: Work) -> None:
     for name in ("postgres-copy", "postgres"):
         assert work.alone(name, 100, 20).value > 0
+
+
+def test_nothing_of_a_run_stays_in_its_server(work: Work) -> None:
+    work.alone("mariadb-rows", 4, 20)
+    work.alone("mariadb", 4, 20)
+    with contextlib.closing(connect_text(parse_place(work._servers.get("mariadb-whole").url))) as connection:
+        tables = sorted(table for (table,) in connection.rows("SHOW TABLES"))
+    assert all(table.startswith("millstream_") for table in tables)
+    assert tables, "the store itself stays"
 
 
 def test_a_reader_in_a_process_of_its_own_sees_everything(work: Work) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from millstream.bench.frame import Sample
 from millstream.bench.log.check import Seen, drain
 from millstream.bench.log.choice import Choice
+from millstream.bench.log.clearing import clear
 from millstream.bench.log.contenders import CONTENDERS, open_ours, open_receiver, open_sender
 from millstream.bench.log.follower import Follower
 from millstream.bench.log.load import POOL, bodies, packs_of, send
@@ -167,6 +168,7 @@ class Work:
         return Place(name, _local_url(name, path), queue)
 
     def _remove(self, place: Place) -> None:
+        clear(CONTENDERS[place.contender].server, place.url)
         for path in self._folder.glob(f"{place.queue}*"):
             if path.is_dir():
                 shutil.rmtree(path)
