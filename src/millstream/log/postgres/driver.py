@@ -17,6 +17,9 @@ from millstream.log.postgres.place import Place
 if TYPE_CHECKING:
     import psycopg
 
+SILENT_SECONDS = ANSWER_SECONDS + 10.0
+"""After how long a server that says nothing counts as lost: it ends a statement itself a little earlier."""
+
 _MAINTENANCE = "postgres"  # the database that every server has
 
 
@@ -122,7 +125,7 @@ def _patient() -> type[psycopg.Connection[tuple[Any, ...]]]:
     import psycopg
 
     class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = ANSWER_SECONDS + 10) -> Any:
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = SILENT_SECONDS) -> Any:
             return super().wait(gen, interval, timeout)
 
         def __del__(self, *_: object) -> None:
