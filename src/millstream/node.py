@@ -42,6 +42,7 @@ from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
 from millstream.mill.monitor import Monitor
 from millstream.mill.notices import Command, Mail, Receiver, WebHook
+from millstream.mill.policy_places import FolderPlace, PolicyPlace, SpacePlace
 from millstream.mill.policy_repository import Policies, PolicyRepository
 from millstream.mill.processor import Processor, Registry, Sink
 from millstream.mill.providers import Providers
@@ -316,8 +317,16 @@ class Node:
 
     @cached_property
     def policies(self) -> Policies:
-        """The duplication policies, as they are in their folder now."""
-        return PolicyRepository.in_folder(self.settings.policy_folder).load()
+        """The duplication policies, as they are now."""
+        return PolicyRepository(self.policy_place).load()
+
+    @property
+    def policy_place(self) -> PolicyPlace:
+        """Where the duplication policies lie."""
+        space = self.settings.policy_space
+        if space is None:
+            return FolderPlace(self.settings.policy_folder)
+        return SpacePlace(self.providers[space[0]], space[1])
 
     @cached_property
     def repairs(self) -> RepairLog:

@@ -200,8 +200,9 @@ class AlarmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bulk tasks. ``policies`` is the folder of the policy files; empty means ``policies`` in the data folder.
+    """Bulk tasks. ``policies`` is the folder of the policy files, or ``STORE:SPACE`` for a space of a store.
 
+    Empty means the folder ``policies`` in the data folder.
     ``visibility`` is how long a task is hidden once a worker has it; leases are extended while it works.
     """
 
@@ -257,6 +258,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def _store_urls(self) -> dict[str, str]:
         return {name: store.url for name, store in self.stores.items()} or {"primary": PRIMARY_URL}
+
+    @property
+    def policy_space(self) -> tuple[str, str] | None:
+        """The store and the space where the duplication policy files lie; None where they are in a folder."""
+        store, colon, space = self.mill.policies.partition(":")
+        return (store, space) if colon and store in self.store_urls else None
 
     @property
     def policy_folder(self) -> Path:

@@ -101,7 +101,7 @@ def test_tasks_are_made_by_policy_for_the_actions_that_are_duplicated(mill: Mill
     mill.put("other", space="elsewhere")
     mill.work(copies=False)
     expected = [Duplicate("1", copy, "s", name) for name in ("a", "a", "b", "a", "b", "") for copy in "23"]
-    assert high_tasks(mill) == expected
+    assert sorted(high_tasks(mill), key=repr) == sorted(expected, key=repr)  # in any order: the states decide
     assert len(list(mill.log.events())) == 11
 
 

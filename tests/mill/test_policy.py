@@ -15,7 +15,8 @@ from millstream.mill.errors import PolicyError
 from millstream.mill.located_json import Items, Members, Node, Scalar, Text, parse_located
 from millstream.mill.policy import Pair, Policy, encode_policy, parse_accounts, parse_policy
 from millstream.mill.policy_lint import find_cycle, lint_policy
-from millstream.mill.policy_repository import MAX_BYTES, PolicyRepository
+from millstream.mill.policy_places import MAX_BYTES
+from millstream.mill.policy_repository import PolicyRepository
 from millstream.stores import MemoryStore
 
 SAMPLE = """{

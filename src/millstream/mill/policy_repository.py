@@ -1,21 +1,18 @@
-"""Where policy files lie: a folder, or a space of a store."""
+"""Reading the policies of all accounts, all or none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from millstream.mill.errors import PolicyError
 from millstream.mill.policy import Policy, Warned, parse_accounts, parse_policy, policy_file
-from millstream.stores.protocol import ItemNotFoundError, SpaceNotFoundError, Store
+from millstream.mill.policy_places import MAX_BYTES, FolderPlace, PolicyPlace, SpacePlace
+from millstream.stores.protocol import Store
 
 ACCOUNTS_FILE = "duplication-accounts.json"
-MAX_BYTES = 16 * 1024 * 1024
-"""A larger file is no policy."""
-
-_ReadFile = Callable[[str], bytes | None]
 
 
 class Policies(msgspec.Struct, frozen=True):
@@ -31,39 +28,20 @@ class Policies(msgspec.Struct, frozen=True):
 
 
 class PolicyRepository:
-    """Reads policy files. Use :meth:`in_folder` or :meth:`in_store`."""
+    """Reads the policy files at *place*. Use :meth:`in_folder` or :meth:`in_store`."""
 
-    def __init__(self, read: _ReadFile, where: str) -> None:
-        self._read = read
-        self._where = where
+    def __init__(self, place: PolicyPlace) -> None:
+        self.place = place
 
     @classmethod
     def in_folder(cls, folder: Path) -> PolicyRepository:
         """The policy files in a local *folder*."""
-
-        def read(name: str) -> bytes | None:
-            try:
-                with (folder / name).open("rb") as file:
-                    return file.read(MAX_BYTES + 1)
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                raise PolicyError(f"{folder / name} cannot be read: {error}") from error
-
-        return cls(read, str(folder))
+        return cls(FolderPlace(folder))
 
     @classmethod
     def in_store(cls, store: Store, space: str) -> PolicyRepository:
         """The policy files in *space* of *store*."""
-
-        def read(name: str) -> bytes | None:
-            try:
-                with store.open(space, name) as file:
-                    return file.read(MAX_BYTES + 1)
-            except (ItemNotFoundError, SpaceNotFoundError):
-                return None
-
-        return cls(read, f"space {space!r} of {store.url}")
+        return cls(SpacePlace(store, space))
 
     def load(self) -> Policies:
         """Every policy of the accounts list, all or none; no accounts list means no policies.
@@ -80,21 +58,26 @@ class PolicyRepository:
         return Policies(policies, warnings)
 
     def _load(self, account: str) -> tuple[Policy, list[Warned]]:
+        check_account(account)
         name = policy_file(account)
-        if any(sign in account for sign in "/\\\0") or account.startswith("."):
-            raise PolicyError(f"{ACCOUNTS_FILE}: {account!r} is no name of an account")
         text = self._text(name)
         if text is None:
-            raise PolicyError(f"{ACCOUNTS_FILE} lists {account!r}, and there is no {name} in {self._where}")
+            raise PolicyError(f"{ACCOUNTS_FILE} lists {account!r}, and there is no {name} in {self.place.where}")
         return parse_policy(text, account, name)
 
     def _text(self, name: str) -> str | None:
-        data = self._read(name)
+        data = self.place.read(name)
         if data is None:
             return None
         if len(data) > MAX_BYTES:
-            raise PolicyError(f"{name} in {self._where} is larger than {MAX_BYTES:,} bytes: no policy is")
+            raise PolicyError(f"{name} in {self.place.where} is larger than {MAX_BYTES:,} bytes: no policy is")
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise PolicyError(f"{name} in {self._where} is not UTF-8 text: {error}") from error
+            raise PolicyError(f"{name} in {self.place.where} is not UTF-8 text: {error}") from error
+
+
+def check_account(account: str) -> None:
+    """Raise :class:`PolicyError` where *account* cannot be a part of a file's name."""
+    if not account or any(sign in account for sign in "/\\\0") or account.startswith("."):
+        raise PolicyError(f"{account!r} is no name of an account: it holds a slash, begins with a dot, or is empty")

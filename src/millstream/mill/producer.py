@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,8 +37,9 @@ class Difference(enum.StrEnum):
 class Plan(msgspec.Struct, frozen=True):
     """What was found for one pair of stores and one space, in items.
 
-    ``held`` items are only at the destination and have no tombstone, so nothing may be deleted (promise P8): record
-    their deletion, or put them back at the source. ``held_examples`` names the first of them.
+    ``bytes`` are those of the items to copy and to compare. ``held`` items are only at the destination and have no
+    tombstone, so nothing may be deleted (promise P8): record their deletion, or put them back at the source.
+    ``held_examples`` names the first of them.
     """
 
     pair: Pair
@@ -48,11 +50,20 @@ class Plan(msgspec.Struct, frozen=True):
     same: int = 0
     held: int = 0
     held_examples: tuple[str, ...] = ()
+    bytes: int = 0
 
     @property
     def tasks(self) -> int:
         """Tasks that were put on the queue, or in a dry run would have been."""
         return self.copies + self.changes + self.deletes
+
+
+class _Found(NamedTuple):
+    """An item of a space, how it differs, and its bytes at the source."""
+
+    name: str
+    kind: Difference
+    size: int
 
 
 def plan_space_duplication(
@@ -73,13 +84,16 @@ def plan_space_duplication(
     """
     counts: Counter[Difference] = Counter()
     examples: list[str] = []
+    size = 0
     queued = {Difference.COPY, Difference.CHANGE, Difference.DELETE} | ({Difference.SAME} if everything else set())
     for wanted in ({Difference.DELETE, Difference.HELD}, {Difference.COPY, Difference.CHANGE, Difference.SAME}):
-        found = ((name, kind) for name, kind in _differences(providers, manifest, pair, space) if kind in wanted)
+        found = (one for one in _differences(providers, manifest, pair, space) if one.kind in wanted)
         for group in groups(found, GROUP):
-            counts.update(kind for _, kind in group)
-            examples += [name for name, kind in group if kind == Difference.HELD][: EXAMPLES - len(examples)]
-            _put(queue, pair, space, [name for name, kind in group if kind in queued])
+            counts.update(one.kind for one in group)
+            examples += [one.name for one in group if one.kind == Difference.HELD][: EXAMPLES - len(examples)]
+            chosen = [one for one in group if one.kind in queued]
+            size += sum(one.size for one in chosen if one.kind != Difference.DELETE)
+            _put(queue, pair, space, [one.name for one in chosen])
     if not all(_has_space(providers, store, space) for store in (pair.source, pair.destination)):
         _put(queue, pair, space, [""])
     return Plan(
@@ -91,6 +105,7 @@ def plan_space_duplication(
         same=0 if everything else counts[Difference.SAME],
         held=counts[Difference.HELD],
         held_examples=tuple(examples),
+        bytes=size,
     )
 
 
@@ -126,12 +141,12 @@ def _has_space(providers: Providers, store: str, space: str) -> bool:
     return providers.call(lambda: providers[store].has_space(space))
 
 
-def _differences(providers: Providers, manifest: Manifest, pair: Pair, space: str) -> Iterator[tuple[str, Difference]]:
+def _differences(providers: Providers, manifest: Manifest, pair: Pair, space: str) -> Iterator[_Found]:
     listed = outer_join(providers.entries(pair.source, space), providers.entries(pair.destination, space))
     recorded = outer_join(manifest.scan(pair.source, space), manifest.scan(pair.destination, space))
     for content_id, entries, rows in outer_join(listed, recorded):
         if entries is not None:
-            yield content_id, _compare(entries, rows)
+            yield _Found(content_id, _compare(entries, rows), entries.left.size if entries.left is not None else 0)
 
 
 def _compare(entries: Joined[Entry, Entry], rows: Joined[ManifestRow, ManifestRow] | None) -> Difference:
