@@ -76,6 +76,12 @@ def test_an_error_is_one_line_with_its_exit_code(
     assert "Traceback" not in err
 
 
+def test_config_show_writes_overrides_of_batching_as_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "millstream.toml").write_text('[[batching.override]]\nsource = "p"\nwindow = "5s"\n')
+    assert run(["config", "show", "--data", str(tmp_path)]) == 0
+    assert '[{"source":"p","window":5000000}]' in capfd.readouterr().out
+
+
 def test_config_show_tells_where_a_setting_comes_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

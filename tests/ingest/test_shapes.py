@@ -52,6 +52,7 @@ def test_thin_edge_messages(topic, payload, expected):
         ("te/device/main///m/e", b'{"v":{"x":{"y":1}}}', "value"),
         ("te/device/main///m/e", b'{"v":[1]}', "value"),
         ("te/device/main///m/e", b"{}", "empty"),
+        ("te/device/main///m/e", b'{"":1}', "member"),
         ("te/device/main///m/e", b'{"time":1}', "empty"),
         ("te/device/main///m/e", b"21", "json"),
         ("tedge/measurements", b'{"v":1,"type":[]}', "json"),

@@ -69,6 +69,8 @@ def _measurements(topic: _Topic, arrival: Arrival) -> list[Message]:
     kind = topic.type or ("" if raw_type is None else text_of(raw_type, "the type"))
     if not members:
         raise MalformedError("empty", "the message has no measurement")
+    if "" in members:
+        raise MalformedError("member", "a measurement has no name")
     return [
         Message(_checked(name, raw), f"{kind}/{name}" if kind else name, topic.source, time)
         for name, raw in members.items()
