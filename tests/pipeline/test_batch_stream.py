@@ -17,6 +17,7 @@ import pytest
 
 from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.batching.service import BatchService
+from millstream.batching.ticks import ticks_between
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
@@ -24,6 +25,7 @@ from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import hand_over, run_batch
+from millstream.pipeline.jobs.batchsink import Trigger
 from millstream.pipeline.jobs.checkpoint import read_progress
 from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 from millstream.pipeline.source import follow_log
@@ -242,3 +244,28 @@ def test_the_command_streams_into_a_log_and_says_so(
     assert (trigger["first_id"], trigger["last_id"]) == (1, 80)
     assert (done["position"], done["messages"], done["output"]) == (len(messages), len(messages), "batches")
     assert (tmp_path / "batching" / "batches.state").exists()
+
+
+def test_a_quiet_log_gets_a_tick_so_that_its_last_batches_close(
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
+) -> None:
+    clock = SystemClock()
+    now = clock.now()
+    write_log(log_url, "untidy", [Message(b"", "k", "s", now, now)])
+    rules, closed = Rulebook(BatchConfig(window=1000, max_delay=1000)), 0
+    deadline = clock.monotonic() + 120
+
+    def count(trigger: Trigger) -> None:
+        nonlocal closed
+        closed += trigger.batches
+
+    with open_store(log_url) as store:
+        run_stream(
+            spark,
+            plan_of(tmp_path, log_url, rules=rules),
+            stopped=lambda: closed > 0 or clock.monotonic() > deadline,
+            on_trigger=count,
+            ticks=ticks_between(store.log(LogSpec("untidy")), clock),
+        )
+        assert store.log(LogSpec("untidy")).last_id == 2
+    assert closed == 1

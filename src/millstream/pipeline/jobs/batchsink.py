@@ -6,6 +6,8 @@ process. A trigger that Spark makes again is known by it, and dropped by the log
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -38,7 +40,12 @@ class BatchSink:
 
     def __init__(self, writer: Writer, clock: Clock) -> None:
         self._writer, self._clock = writer, clock
-        self.triggers: list[Trigger] = []
+        self._untold: deque[Trigger] = deque()
+
+    def triggers(self) -> Iterator[Trigger]:
+        """The triggers that were written since this was last asked."""
+        while self._untold:
+            yield self._untold.popleft()
 
     def __call__(self, frame: Any, _number: int) -> None:
         """Write one micro-batch of Spark."""
@@ -54,7 +61,7 @@ class BatchSink:
         rejected = pc.sum(pc.equal(rows["kind"], "reject")).as_py() or 0
         due: int | None = pc.min(found["due"]).as_py()
         seconds = round(self._clock.monotonic() - began, 3)
-        self.triggers.append(Trigger(first_id, last_id, len(rows) - rejected, rejected, due, seconds, repeated))
+        self._untold.append(Trigger(first_id, last_id, len(rows) - rejected, rejected, due, seconds, repeated))
 
 
 def _same(column: Any) -> int:

@@ -99,10 +99,12 @@ def run_stream(
         with explained("batch --stream"):
             first_id = _first_id(plan, source, writer.sequence)
             query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
+            watch = _Watch(query, sink, source, ticks, on_trigger=on_trigger, clock=clock)
             with _stopping(query):
-                _Watch(query, sink, source, ticks, clock).until(stopped, on_trigger)
+                watch.until(stopped)
+            watch.tell()
             save_state(spark, plan)
-        return _told(plan, sink.triggers, clock.monotonic() - began)
+        return _told(plan, watch, clock.monotonic() - began)
 
 
 def save_state(spark: SparkSession, plan: StreamPlan) -> None:
@@ -235,18 +237,27 @@ def _stopping(query: StreamingQuery) -> Iterator[None]:
 class _Watch:
     """Looks after a running query: tells of its triggers, and appends a tick where a batch is due and nothing comes."""
 
-    def __init__(self, query: StreamingQuery, sink: BatchSink, source: Log, ticks: Ticker | None, clock: Clock) -> None:
-        self._query, self._sink, self._source, self._ticks, self._clock = query, sink, source, ticks, clock
-        self._told = 0
+    def __init__(
+        self,
+        query: StreamingQuery,
+        sink: BatchSink,
+        source: Log,
+        ticks: Ticker | None,
+        *,
+        on_trigger: Callable[[Trigger], None],
+        clock: Clock,
+    ) -> None:
+        self._query, self._sink, self._source, self._ticks = query, sink, source, ticks
+        self._on_trigger, self._clock = on_trigger, clock
+        self._last: Trigger | None = None
+        self.triggers = self.messages = self.batches = self.rejected = 0
 
-    def until(self, stopped: Callable[[], bool], on_trigger: Callable[[Trigger], None]) -> None:
+    def until(self, stopped: Callable[[], bool]) -> None:
         """Wait until the query ends or *stopped* says so. Raises what the query failed with."""
         active = True
         while active and not stopped():
             active = self._query.isActive
-            for trigger in self._sink.triggers[self._told :]:
-                on_trigger(trigger)
-                self._told += 1
+            self.tell()
             if active:
                 self._tick()
                 self._clock.sleep(_PAUSE)
@@ -254,23 +265,33 @@ class _Watch:
         if failure is not None:
             raise failure
 
+    def tell(self) -> None:
+        """Tell of the triggers since the last time, and add them up."""
+        for trigger in self._sink.triggers():
+            self._last = trigger
+            self.triggers += 1
+            self.messages += trigger.last_id - trigger.first_id + 1
+            self.batches += trigger.batches
+            self.rejected += trigger.rejected
+            self._on_trigger(trigger)
+
     def _tick(self) -> None:
         """Append a tick where the last trigger says that something is due, and it was the last word of the log."""
-        if self._ticks is None or not self._sink.triggers:
+        last = self._last
+        if self._ticks is None or last is None or last.due is None or self._clock.now() < last.due:
             return
-        last = self._sink.triggers[-1]
-        if last.due is not None and self._clock.now() >= last.due and self._source.last_id == last.last_id:
+        if self._source.last_id == last.last_id:
             self._ticks()
 
 
-def _told(plan: StreamPlan, triggers: list[Trigger], seconds: float) -> StreamRun:
+def _told(plan: StreamPlan, watch: _Watch, seconds: float) -> StreamRun:
     return StreamRun(
         plan.log,
         plan.output,
         read_progress(plan.checkpoint).done,
-        len(triggers),
-        sum(trigger.last_id - trigger.first_id + 1 for trigger in triggers),
-        sum(trigger.batches for trigger in triggers),
-        sum(trigger.rejected for trigger in triggers),
+        watch.triggers,
+        watch.messages,
+        watch.batches,
+        watch.rejected,
         round(seconds, 3),
     )
