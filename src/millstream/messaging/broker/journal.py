@@ -120,7 +120,7 @@ def snapshot(state: State, held_upto: int) -> Iterator[Event]:
 def _recover(log: Log, held: Log, now: int) -> tuple[State, int]:
     state, read = State(), 0
     pointer = log.pointer(_POINTER)
-    for batch in log.read(pointer + 1):
+    for batch in log.read(pointer + 1, gaps="none"):
         for message in batch:
             state.apply(read_event(message), message.id)
             read += 1
