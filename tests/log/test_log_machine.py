@@ -1,4 +1,4 @@
-"""The whole log against a list: append in any form, crash, reopen, read, acknowledge, retry, trim, tier, copy."""
+"""The whole log against a list: append, crash, reopen, read, acknowledge, retry, seek, trim, retain, tier, copy."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from millstream.log import (
     IdRange,
     LogSpec,
     LogStore,
+    Retainer,
+    Retention,
     StorageUnavailableError,
     Tiering,
     WriterBusyError,
@@ -188,6 +190,15 @@ class LogMachine(RuleBasedStateMachine):
         first_id = data.draw(st.integers(1, len(self.model) + 1))
         self.log.trim(first_id)
         self.low = max(self.low, first_id)
+
+    @rule(count=st.integers(0, 80), keep=st.booleans())
+    def retain(self, count: int, keep: bool) -> None:
+        self.reader.flush()
+        wanted = max(len(self.model) - count + 1, self.low)
+        first_id = max(min(wanted, self.reader.pointer + 1), self.low) if keep else wanted
+        plan = Retainer(self.log, self.clock, Retention(max_count=count, keep_consumers=keep)).run_once()
+        assert plan.first_id == (first_id if first_id > self.low else None)
+        self.low = first_id
 
     @rule(size=st.sampled_from([1, 700, 2500]), keep=st.sampled_from([0, 0, 1200]), partial=st.booleans())
     def move_blocks(self, size: int, keep: int, partial: bool) -> None:
