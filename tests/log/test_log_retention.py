@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from millstream.cli import main
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import Log, LogInputError, LogSpec, LogStore, Message, Retainer, Retention, open_store
 from millstream.log.sqlite import SqliteBackend
@@ -160,7 +159,9 @@ def test_a_policy_that_cannot_be_meant_is_refused(wrong: dict[str, int]) -> None
         Retention(**wrong)  # type: ignore[arg-type]
 
 
-def test_the_command_trims_by_id_by_rules_and_by_the_policy_of_the_log(tmp_path: Path) -> None:
+def test_the_command_trims_by_id_by_rules_and_by_the_policy_of_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with open_store(url) as store, store.log(SPEC).writer() as writer:
         for _ in range(10):
@@ -168,10 +169,8 @@ def test_the_command_trims_by_id_by_rules_and_by_the_policy_of_the_log(tmp_path:
         store.log(SPEC).set_pointer("slow", 30)
 
     def run(*arguments: str, code: int = 0) -> str:
-        line = [sys.executable, "-c", "from millstream.cli.main import main; main()", "log", "trim", "weather"]
-        done = subprocess.run([*line, *arguments, "--store", url], capture_output=True, check=False, timeout=60)
-        assert done.returncode == code, done.stderr.decode()
-        return done.stdout.decode() + done.stderr.decode()
+        assert main.run(["log", "trim", "weather", *arguments, "--store", url]) == code
+        return "".join(capfd.readouterr())
 
     assert "would begin at id 6" in run("--below", "6", "--dry-run")
     assert "begins at id 6, 5 messages fewer" in run("--below", "6")

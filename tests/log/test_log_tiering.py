@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 from hypothesis import settings
 from pyarrow import parquet
 
+from millstream.cli import main
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.log import (
     CorruptBlockError,
@@ -653,16 +652,17 @@ def test_the_upkeep_moves_and_trims_every_log_and_one_that_fails_keeps_no_other_
         assert store.log(LogSpec("a")).first_id == 51
 
 
-def test_the_command_moves_messages_and_says_where_they_are(tmp_path: Path) -> None:
+def test_the_command_moves_messages_and_says_where_they_are(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with open_store(url) as store:
         fill(store.log(SPEC))
 
     def run(*arguments: str, code: int = 0) -> str:
-        line = [sys.executable, "-c", "from millstream.cli.main import main; main()", "log", *arguments]
-        done = subprocess.run([*line, "--store", url], capture_output=True, check=False, timeout=60, cwd=tmp_path)
-        assert done.returncode == code, done.stderr.decode()
-        return done.stdout.decode() + done.stderr.decode()
+        assert main.run(["log", *arguments, "--store", url]) == code
+        return "".join(capfd.readouterr())
 
     assert "--to URL" in run("tier", "weather", code=2)
     out = run("tier", "weather", "--to", "file:cold", "--segment-bytes", "8kB", "--keep-bytes", "4kB")
