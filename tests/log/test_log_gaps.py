@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from millstream.log import (
     open_store,
 )
 from millstream.log.backend import Backend
+from millstream.log.scan import scan_blocks
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.trimming import free_blocks, raise_marks
 
@@ -130,6 +133,31 @@ def test_a_reader_whose_blocks_are_freed_while_it_reads_gets_a_gap(tmp_path: Pat
         assert reason == "trimmed"
         assert ids.last == 60
         assert [number for batch in found for number in batch.ids] == list(range(1, 101))
+
+
+def test_a_scan_that_was_dropped_may_be_collected_in_the_thread_that_reads_ahead(path: Path) -> None:
+    dropped, collected = threading.Event(), threading.Event()
+
+    class Collecting(SqliteBackend):
+        def read(self, log: str, first_id: int, last_id: int, *, max_bytes: int) -> Any:
+            if first_id > 1:
+                assert dropped.wait(30)
+                gc.collect()
+                collected.set()
+            return super().read(log, first_id, last_id, max_bytes=300)
+
+    backend = Collecting(path, VirtualClock())
+    gc.disable()
+    try:
+        cycle: list[Any] = [scan_blocks(backend, SPEC.name, IdRange(1, 100))]
+        cycle.append(cycle)
+        next(cycle[0])
+        del cycle
+        dropped.set()
+        assert collected.wait(30)
+    finally:
+        gc.enable()
+    backend.close()
 
 
 def test_a_log_with_a_gap_is_not_copied_and_says_why(log: Log) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,12 +51,16 @@ def _stored(backend: Backend, log: str, ids: IdRange) -> Generator[StoredBlock]:
     if not stored or stored[-1].last_id >= ids.last:
         yield from stored
         return
-    with ThreadPoolExecutor(1, "millstream-log-read-ahead") as thread:
+    own: list[int] = []
+    thread = ThreadPoolExecutor(1, "millstream-log-read-ahead", initializer=lambda: own.append(threading.get_ident()))
+    try:
         while stored:
             rest = IdRange(stored[-1].last_id + 1, ids.last)
             ahead = thread.submit(_fetch, backend, log, rest) if len(rest) else None
             yield from stored
             stored = ahead.result() if ahead is not None else []
+    finally:  # what was dropped half-way may be collected in the very thread that reads ahead
+        thread.shutdown(wait=threading.get_ident() not in own)
 
 
 def _fetch(backend: Backend, log: str, ids: IdRange) -> Sequence[StoredBlock]:
