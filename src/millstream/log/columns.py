@@ -225,9 +225,9 @@ def _header_column(column: Any) -> Any:
 
 
 def _header_sizes(headers: Any) -> npt.NDArray[np.int64]:
-    names, values = headers.flatten().flatten()
-    each = np.concatenate(([0], np.cumsum(lengths_of(names) + lengths_of(values) + 8)))
     offsets = offsets_of(headers)
+    pairs = headers.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))  # flatten() lets go of the interpreter
+    each = np.concatenate(([0], np.cumsum(lengths_of(pairs.field("name")) + lengths_of(pairs.field("value")) + 8)))
     ends: npt.NDArray[np.int64] = each[offsets - offsets[0]]
     return np.diff(ends)
 
