@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 
 from millstream.core.message import MESSAGE_SCHEMA, Message, decode_line, from_arrow, to_arrow
 from millstream.log import LogInputError, LogSpec, MessageTooLargeError
-from millstream.log.block import HEADER, Block, BlockError, Origin, encode_block, name_hash, read_header
+from millstream.log.block import BODY, HEADER, Block, BlockError, Origin, encode_block, name_hash, read_header
 from millstream.log.columns import Columns, concat, from_messages, from_record_batch
+from millstream.log.compression import LZ4, ZSTD, compress, decompress
 from millstream.log.pack import encode_packs, make_pack
-from millstream.log.sections import ENTRY
+from millstream.log.sections import BYTES, ENTRY
 
 DOCUMENT = Path(__file__).parents[2] / "docs/formats/block.md"
 
@@ -35,7 +37,7 @@ messages = st.builds(
     received_at=times,
     headers=st.one_of(st.just(()), headers),
 )
-compressions = st.sampled_from(["plain", "lz4", "zstd"])
+compressions = st.sampled_from(["auto", "plain", "lz4", "zstd"])
 
 SAMPLE = [
     Message(b"21.5", "temp", "JFK", 1_357_016_400_000_000, 1_357_016_400_000_900, (("unit", b"C"),)),
@@ -223,3 +225,23 @@ def resealed(data: bytes) -> bytes:
     """*data* with the checksum that belongs to it."""
     checksum = crc32c(data[12:], crc32c(data[:8]))
     return data[:8] + checksum.to_bytes(4, "little") + data[12:]
+
+
+def test_what_has_large_values_is_stored_in_the_way_that_is_quick_and_the_rest_in_the_way_that_is_small() -> None:
+    draw = random.Random(1)
+
+    def codec(size: int) -> int:
+        bodies = [(b'{"from": "JFK", "delay": %d}' % draw.getrandbits(20) * 40)[:size] for _ in range(200)]
+        data = encode_block(from_messages([Message(body) for body in bodies]).stamped(0), 1, Origin("w")).data
+        places = range(HEADER.size, HEADER.size + read_header(data).sections * ENTRY.size, ENTRY.size)
+        entries = [ENTRY.unpack_from(data, place) for place in places]
+        return next(entry[3] for entry in entries if entry[:2] == (BODY, BYTES))
+
+    assert (codec(1000), codec(100)) == (LZ4, ZSTD)
+
+
+def test_what_compresses_to_next_to_nothing_is_stored_for_reading() -> None:
+    codec, packed = compress(b"test" * 65_536, "zstd")
+    assert codec == LZ4
+    assert len(packed) < 2048
+    assert decompress(packed, codec, 4 * 65_536).to_pybytes() == b"test" * 65_536

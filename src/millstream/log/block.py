@@ -84,7 +84,7 @@ def name_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
 
 
-def encode_block(columns: Columns, first_id: int, origin: Origin, *, compression: Compression = "zstd") -> EncodedBlock:
+def encode_block(columns: Columns, first_id: int, origin: Origin, *, compression: Compression = "auto") -> EncodedBlock:
     """The block of *columns* (stamped, 1 to 65,536 messages), whose first message has the id *first_id*."""
     sections = SectionWriter(compression)
     received = _add_received(sections, columns)

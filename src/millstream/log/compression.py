@@ -14,14 +14,18 @@ PLAIN, LZ4, ZSTD = 0, 1, 2
 _LEAST = 96  # bytes; below, no codec earns its place
 _NOTHING = 64  # times smaller: whether it is 64 or 5,000 times makes no difference any more
 _NUMBERS = {"plain": PLAIN, "lz4": LZ4, "zstd": ZSTD}
+_LARGE = 512  # bytes a value; from here on Zstandard costs more processor than it saves in bytes
 
 
-def compress(data: Any, compression: Compression) -> tuple[int, Any]:
+def compress(data: Any, compression: Compression, value_bytes: float = 0) -> tuple[int, Any]:
     """*data* (any buffer) under *compression*, or as it is where that saves less than an eighth.
 
+    It holds values of *value_bytes* bytes on average, by which ``auto`` decides.
     What compresses to next to nothing is stored under LZ4 in any case, which is read in half the time. Returns the
     codec's number and the bytes to store.
     """
+    if compression == "auto":
+        compression = "lz4" if value_bytes >= _LARGE else "zstd"
     codec = _NUMBERS[compression]
     size = memoryview(data).nbytes
     if codec == PLAIN or size < _LEAST:

@@ -49,10 +49,13 @@ class SectionWriter:
         self._stored: list[Any] = []
         self.raw_bytes = 0
 
-    def add(self, column: int, part: int, encoding: int, items: int, data: Any) -> None:
-        """Put the bytes *data*, which hold *items* values in *encoding*, under *column* and *part*."""
+    def add(self, column: int, part: int, encoding: int, items: int, data: Any, *, value_bytes: float = 0) -> None:
+        """Put the bytes *data*, which hold *items* values in *encoding*, under *column* and *part*.
+
+        *value_bytes* is the length of a byte string among them on average.
+        """
         size = memoryview(data).nbytes
-        codec, stored = compress(data, self._compression)
+        codec, stored = compress(data, self._compression, value_bytes)
         length = memoryview(stored).nbytes
         self._entries.append(ENTRY.pack(column, part, encoding, codec, items, size, length))
         self._stored += [stored, bytes(-length % 8)]
@@ -78,7 +81,8 @@ class SectionWriter:
         self.add_numbers(column, NUMBERS, lengths_of(array))
         start, stop = int(offsets[0]), int(offsets[-1])
         if stop > start:
-            self.add(column, BYTES, RAW, stop - start, memoryview(array.buffers()[2])[start:stop])
+            values = memoryview(array.buffers()[2])[start:stop]
+            self.add(column, BYTES, RAW, stop - start, values, value_bytes=len(values) / len(array))
 
     def add_texts(self, column: int, array: Any) -> None:
         """Put a string array, through a dictionary where values repeat."""

@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.log.errors import LogInputError
 
-Compression = Literal["plain", "lz4", "zstd"]
+Compression = Literal["auto", "plain", "lz4", "zstd"]
 
 _LONGEST_LINGER = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_%][A-Za-z0-9._%-]{0,199}")
@@ -20,14 +20,16 @@ class LogSpec(msgspec.Struct, frozen=True):
 
     ``name`` is 1 to 200 letters, digits, and ``. _ % -``; a block is cut at ``block_bytes`` bytes or
     ``block_messages`` messages, whichever comes first; ``compression`` is tried on every column of a block and kept
-    where it pays (``zstd`` writes half the bytes of ``lz4`` at the same speed, measured with records of 100 bytes).
+    where it pays: ``zstd`` writes half the bytes of ``lz4``, at the same speed where values are small (about 100 bytes)
+    and at two thirds of it where they are large (1,000 bytes); ``auto`` takes ``lz4`` for columns of large values and
+    ``zstd`` for all others.
     A writer waits ``linger`` seconds for company before it commits less than a block, and makes at most
     ``commit_rate`` commits and ``message_rate`` messages a second; 0 is no wait and no limit.
     Only the name must be the same everywhere: every reader understands every block.
     """
 
     name: str
-    compression: Compression = "zstd"
+    compression: Compression = "auto"
     block_bytes: int = 1 << 20
     block_messages: int = 65_536
     linger: float = 0.0
