@@ -12,7 +12,7 @@ import pytest
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.log import Log, LogSpec, LogStore
-from millstream.log.database.driver import Connection
+from millstream.log.database.driver import Connection, ServerError
 from millstream.log.memory import MemoryBackend
 from millstream.log.relay import Source, open_source
 from millstream.testing.databases import connected
@@ -50,6 +50,9 @@ def outbox_databases() -> Iterator[Callable[[str], str]]:
         return f"{server}{made[server]}"
 
     yield prepare
+    for server, name in made.items():
+        with contextlib.suppress(ServerError), connected(f"{server}{name}", database=False) as connection:
+            connection.execute(f"DROP DATABASE {name}")  # unless the server was a private one, and is gone
 
 
 @pytest.fixture(params=KINDS)

@@ -115,7 +115,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
 
 def test_p2_every_committed_row_is_in_the_log_once_and_in_order_wherever_the_relay_dies(database_url: str) -> None:
-    share = 4 if database_url.startswith("sqlite:") else 12
+    share = 4 if database_url.startswith("sqlite:") else 16
     run_state_machine_as_test(
         lambda: OutboxMachine(database_url), settings=settings(max_examples=EXAMPLES // share, stateful_step_count=20)
     )
