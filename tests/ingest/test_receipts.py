@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millstream.core.message import Message
 from millstream.ingest import Arrival, Receipts, ReceiptsError
-from millstream.ingest.connection import decode_publish
+from millstream.ingest.publish_packet import decode_publish
 from millstream.ingest.receipts import marked
 from millstream.log import LogSpec, open_store
 
