@@ -53,13 +53,15 @@ class Monitor:
         return self.figures
 
     def run(self) -> None:
-        """Look every minute until :meth:`stop`; a queue that does not answer is looked at again the next minute."""
-        while not self._ended:
+        """Look at once, and every minute until :meth:`stop`; a queue that does not answer is looked at the next time."""
+        while True:
             with contextlib.suppress(MillstreamError):
                 self.look()
             with self._waiting:
                 if not self._ended:
                     self._clock.wait(self._waiting, EVERY)
+                if self._ended:
+                    return
 
     def stop(self) -> None:
         """Let :meth:`run` return."""
