@@ -88,7 +88,7 @@ def test_sources_can_be_tried_apart_and_added_up(
 
 
 def figures(late: int, singles: int, latency: int, **changes: int) -> Figures:
-    known = Figures(10, 10, "reject", 0, 1000, 100, 0, singles, late, 0, 0, 0, latency * 100, (0, 100))
+    known = Figures(10, 10, "reject", 0, 1000, 1000, 0, singles, late, 0, 0, 0, latency * 1000, (0, 1000))
     return msgspec.structs.replace(known, **changes)
 
 

@@ -17,7 +17,7 @@ from millstream.batching.config import BatchConfig, Late
 STEPS = 8
 """Steps of the latency histogram in each doubling: a quantile is at most 9 % too high."""
 
-SLACK = 0.05
+SLACK = 0.01
 """How many more of the groups may be single records than in the best case, as a share, for the sake of less latency."""
 
 
