@@ -67,10 +67,10 @@ class Database:
     def create(self, queue: str) -> None:
         """Make the tables of *queue* that are absent, the side tables as well."""
         tables = choose_tables(self.place, queue, self.queues().get(queue)) or new_tables(self.place, queue)
-        for shard in range(tables.shards):
-            self.execute(sql.CREATE_ROWS.format(tables.rows(shard)))
         for number in range(tables.pointers):
             self.execute(sql.CREATE_POINTERS.format(tables.pointer_table(number)))
+        for shard in range(tables.shards):  # after the pointers: rows without pointers would look like damage
+            self.execute(sql.CREATE_ROWS.format(tables.rows(shard)))
         self.make_side_tables()
         self._tables[queue] = tables
 
