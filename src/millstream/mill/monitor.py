@@ -53,7 +53,7 @@ class Monitor:
         return self.figures
 
     def run(self) -> None:
-        """Look at once, and every minute until :meth:`stop`; a queue that does not answer is looked at the next time."""
+        """Look at once and every minute until :meth:`stop`; a queue that does not answer is looked at the next time."""
         while True:
             with contextlib.suppress(MillstreamError):
                 self.look()
