@@ -5,7 +5,9 @@ It listens on loopback alone, with a port mapper of its own, and keeps everythin
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +16,10 @@ PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 GREETING = b"AMQP\x00\x00\x09\x01"
 """How a client of AMQP 0-9-1 begins."""
 
-_PORTS = 3  # the server's own, then those for talking among nodes and for finding nodes
-
 
 def environment(folder: Path, port: int) -> dict[str, str]:
-    """The environment of a server in *folder* on *port*; the two ports after it are used as well."""
+    """The environment of a server in *folder* on *port*; nodes talk and find one another on ports that are free now."""
+    talking, finding = free_ports(2)
     return {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": str(folder),
@@ -29,11 +30,20 @@ def environment(folder: Path, port: int) -> dict[str, str]:
         "RABBITMQ_LOGS": "-",
         "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-        "RABBITMQ_DIST_PORT": str(port + 1),
+        "RABBITMQ_DIST_PORT": str(talking),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "ERL_EPMD_PORT": str(port + _PORTS - 1),
+        "ERL_EPMD_PORT": str(finding),
     }
+
+
+def free_ports(count: int) -> list[int]:
+    """*count* different ports of loopback that nobody uses at the moment."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def lay_out(folder: Path) -> None:
