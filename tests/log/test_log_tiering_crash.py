@@ -92,7 +92,7 @@ def test_p2_whoever_moves_blocks_is_killed_at_every_step(url: str, mover: Mover,
         if turn % 5 == 0:
             with open_store(url) as store:
                 check(store.log(SPEC), last_id)
-    assert killed > len(steps) / 2
+    assert killed > min(len(steps), 50) / 2, "a run ends after fewer steps than the last of these"
     assert mover.do("move", 0) == "done"
     with open_store(url) as store:
         log = store.log(SPEC)
