@@ -17,7 +17,8 @@ from millstream.log.postgres import PostgresBackend
 from millstream.log.postgres import parse_place as parse_postgres_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
-from millstream.testing.logs import BackendConformance, LogStoreConformance
+from millstream.testing.log_backends import BackendConformance
+from millstream.testing.logs import LogStoreConformance
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from millstream.log.backend import Backend, Commit
 from millstream.log.memory import MemoryBackend
 from millstream.log.mysql import MysqlBackend, parse_place
 from millstream.log.sqlite import SqliteBackend
-from millstream.testing.logs import NAME, block
+from millstream.testing.log_backends import NAME, block
 
 LAST = 2**63 - 1
 

@@ -21,7 +21,7 @@ from millstream.log.tiering.format import (
     index_size,
 )
 from millstream.log.tiering.seal import seal
-from millstream.testing.logs import NAME, block
+from millstream.testing.log_backends import NAME, block
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formats" / "tier.md"
 

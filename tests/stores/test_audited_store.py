@@ -29,7 +29,8 @@ from millstream.stores import (
 from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, AuditEvent, Outbox
 from millstream.stores.audit.holders import is_gone, new_holder
 from millstream.testing.faulty_store import LostReplyStore, UnavailableStore
-from millstream.testing.stores import StoreConformance, sha256
+from millstream.testing.store_content import sha256
+from millstream.testing.stores import StoreConformance
 
 CRASHER = Path(__file__).with_name("audit_crasher.py")
 

@@ -1,7 +1,7 @@
 """The seam below the log: where blocks, leases and small states are kept.
 
 A backend knows nothing of messages. Every implementation passes
-:class:`millstream.testing.logs.BackendConformance`.
+:class:`millstream.testing.log_backends.BackendConformance`.
 """
 
 from __future__ import annotations
