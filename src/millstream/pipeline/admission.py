@@ -6,6 +6,7 @@ so that Spark can make it again after a crash.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -72,9 +73,9 @@ class Admission(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         return self.plan(start["id"] + 1, end["id"])
 
+    @abc.abstractmethod
     def plan(self, first_id: int, last_id: int) -> Sequence[InputPartition]:
         """The work on the messages from *first_id* to *last_id*, of which there are some."""
-        raise NotImplementedError
 
     def _end(self) -> int:
         if self._target is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import itertools
 import logging
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 _numbers = itertools.count()
 
 
-class Client:
+class Client(abc.ABC):
     """A client of the servers at *endpoints* (``host:port``), for one event loop. Nothing happens before it starts.
 
     Use it in an ``async with`` block, or call :meth:`start` and :meth:`close`.
@@ -109,25 +110,25 @@ class Client:
 
     # What kinds of clients do differently
 
-    async def on_start(self) -> None:
+    async def on_start(self) -> None:  # noqa: B027 - most clients have nothing to do here
         """Do what else a start needs."""
 
-    async def on_close(self) -> None:
+    async def on_close(self) -> None:  # noqa: B027
         """Finish what is under way."""
 
+    @abc.abstractmethod
     def declare(self, settings: v2.Settings) -> None:
         """Add to *settings* what this client declares."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def settle(self, settings: v2.Settings) -> None:
         """Keep to what a server answered."""
-        raise NotImplementedError
 
     def group_resource(self) -> v2.Resource | None:
         """The consumer group; None for a producer."""
         return None
 
-    def on_healthy(self, endpoints: Endpoints) -> None:
+    def on_healthy(self, endpoints: Endpoints) -> None:  # noqa: B027
         """A heartbeat was answered."""
 
     async def on_command(self, endpoints: Endpoints, command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
