@@ -45,13 +45,13 @@ def cut_short(data: Path, seconds: float, how: signal.Signals, *options: str) ->
     """Start a demo and send it *how* after *seconds*; its return code, or None where it was done before that."""
     process = start_demo(data, *options)
     try:
-        process.communicate(timeout=seconds)
+        _, complaint = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         send = os.killpg if how == signal.SIGINT else os.kill  # Ctrl-C reaches all that run in the terminal
         send(process.pid, how)
         process.communicate(timeout=60)
         return process.returncode
-    assert process.returncode == 0
+    assert process.returncode == 0, complaint
     return None
 
 

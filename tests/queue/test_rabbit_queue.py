@@ -139,9 +139,9 @@ def test_what_a_worker_has_taken_from_the_broker_and_not_leased_goes_back(rabbit
 def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(rabbitmq: str, engine: sa.Engine) -> None:
     name, clock = new_name(), SystemClock()
     with RabbitWorkQueue(rabbitmq, engine, name) as queue:
+        start = clock.monotonic()
         queue.put([b"late"], delay=6.0)
         queue.put([b"soon"], delay=0.5)
-        start = clock.monotonic()
         while not (leases := queue.lease(2, visibility=30)):
             clock.sleep(0.01)
         assert [lease.body for lease in leases] == [b"soon"]
