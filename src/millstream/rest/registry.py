@@ -61,7 +61,7 @@ def registry_app(registry: Registry) -> Starlette:
 class _Faces:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._profile = registry.versions.at(2**62).profile
+        self._profile = registry.versions.latest.profile
 
     async def submit(self, request: Request) -> Response:
         data = await read_body(request, self._profile.max_operation_bytes)

@@ -90,7 +90,7 @@ class History:
         query = sa.select(t.history.c.number, t.history.c.place, t.history.c.request)
         query = query.where(t.history.c.suffix == suffix).order_by(t.history.c.number, t.history.c.place)
         rows = self._database.read(lambda c, _now: c.execute(query).all())
-        profile = self._versions.at(2**62).profile
+        profile = self._versions.latest.profile
         return [Anchored(row.number, row.place, revive(_decoder.decode(row.request), suffix, profile)) for row in rows]
 
     def state(self, suffix: str) -> DidState | None:
@@ -102,7 +102,7 @@ class History:
 
         Raises :class:`~millstream.anchoring.sidetree.RequestError` for what is no DID of this network.
         """
-        identifier = parse_did(did, self._versions.at(2**62).profile)
+        identifier = parse_did(did, self._versions.latest.profile)
         return resolution(identifier, self.state(identifier.suffix))
 
     def refusal(self, operation: Operation) -> str | None:

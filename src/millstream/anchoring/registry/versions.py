@@ -38,6 +38,6 @@ class Versions:
         return found
 
     @property
-    def method(self) -> str:
-        """The DID method, which no version changes."""
-        return self._versions[-1].profile.method
+    def latest(self) -> Version:
+        """The newest version, begun or not; what all versions share, such as the DID method, is in it."""
+        return self._versions[-1]

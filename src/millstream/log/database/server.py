@@ -8,6 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.log.database.driver import Connection, Driver, ServerError
+from millstream.log.database.failures import Failures
+from millstream.log.database.place import PlaceT
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 
@@ -65,3 +69,20 @@ def _bytes(value: str) -> int:
 def _plain(value: str) -> str:
     word = value.lower()
     return {"on": "1", "off": "0"}.get(word, word)
+
+
+def read_settings(connection: Connection, query: str) -> dict[str, str]:
+    """The settings that *query* lists, by name. Raises :class:`ServerError`."""
+    return {str(name): str(value) for name, value in connection.rows(query)}
+
+
+def server_settings(driver: Driver[PlaceT], place: PlaceT, query: str, failures: Failures) -> dict[str, str]:
+    """The settings of the server at *place*, as *query* lists them there. Raises :class:`LogError`."""
+    try:
+        connection = driver(place, database=False)
+        try:
+            return read_settings(connection, query)
+        finally:
+            connection.close()
+    except ServerError as error:
+        raise failures.explained(place.url, error) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from millstream.log.database.driver import Connection, ServerError
-from millstream.log.database.server import Configuration, Setting
+from millstream.log.database.driver import Connection
+from millstream.log.database.server import Configuration, Setting, read_settings, server_settings
 from millstream.log.mysql.driver import choose_driver
 from millstream.log.mysql.failures import FAILURES
 from millstream.log.mysql.place import Place
@@ -26,7 +26,7 @@ def read_durability(connection: Connection) -> str:
     """``fsync``, ``os`` or ``memory``: what a commit on this server survives (a power loss, a crash of the server,
     neither). Raises :class:`ServerError`.
     """
-    return durability(_settings(connection))
+    return durability(read_settings(connection, sql.SERVER_SETTINGS))
 
 
 def durability(settings: Mapping[str, str]) -> str:
@@ -45,16 +45,5 @@ def durability(settings: Mapping[str, str]) -> str:
 
 def compare_server(place: Place) -> tuple[str, list[Setting]]:
     """The version of the server at *place*, and its settings beside the shipped ones. Raises :class:`LogError`."""
-    try:
-        connection = choose_driver(place)(place, database=False)
-        try:
-            found = _settings(connection)
-        finally:
-            connection.close()
-    except ServerError as error:
-        raise FAILURES.explained(place.url, error) from error
+    found = server_settings(choose_driver(place), place, sql.SERVER_SETTINGS, FAILURES)
     return found.get("version", "unknown"), list(SHIPPED.compared(found))
-
-
-def _settings(connection: Connection) -> dict[str, str]:
-    return {str(name): str(value) for name, value in connection.rows(sql.SERVER_SETTINGS)}
