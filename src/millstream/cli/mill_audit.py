@@ -1,0 +1,74 @@
+"""``millstream mill audit`` and ``reconcile``: what was changed at audited stores."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.mill_spaces import chosen_spaces
+from millstream.mill.audit_log import tsv_lines
+from millstream.mill.reconciliation import missing_events
+from millstream.mill.tasks import QueueName
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.stores.audit import AuditedStore
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@click.argument("content_id", required=False)
+@click.option("--recover", is_flag=True, help="First settle what a process on another machine left open when it ended.")
+@data_options
+@json_option
+def audit(
+    settings: Settings, store: str | None, space: str | None, content_id: str | None, recover: bool, as_json: bool
+) -> None:
+    """Print the audit log, of all audited stores or of the one named, as a table of text.
+
+    Changes that were not processed yet are processed first, and duplicated (see `millstream mill work`).
+    """
+    with Node.open(settings) as node:
+        if recover:
+            for provider in node.providers.values():
+                if isinstance(provider, AuditedStore):
+                    provider.recover()
+        _process_audits(node)
+        events = node.audit_log.events(store, space, content_id)
+        if as_json:
+            for event in events:
+                print_json(event)
+            return
+        for line in tsv_lines(events):
+            click.echo(line, nl=False)
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@data_options
+@json_option
+def reconcile(settings: Settings, store: str | None, space: str | None, as_json: bool) -> int:
+    """Compare what audited stores list with the audit log, and name every event that is missing.
+
+    Exit code 1 if there is any: somebody changed the store behind the back of the audit.
+    """
+    found = 0
+    with Node.open(settings) as node:
+        _process_audits(node)
+        for where in chosen_spaces(node, store, space, known=node.audit_log.spaces()):
+            if not isinstance(node.providers[where[0]], AuditedStore):
+                continue
+            for missing in missing_events(node.providers, node.audit_log, node.outbox, *where):
+                found += 1
+                if as_json:
+                    print_json(missing)
+                else:
+                    name = f"{missing.store}/{missing.space}/{missing.content_id}"
+                    click.echo(f"{name}: no {missing.action.value}: {missing.reason}")
+    return 1 if found else 0
+
+
+def _process_audits(node: Node) -> None:
+    if node.outbox.undelivered() or node.queue(QueueName.AUDIT).depth().open:
+        node.workers(QueueName.AUDIT).run_until_drained()

@@ -1,0 +1,71 @@
+"""``millstream mill duplicate`` and ``forget``: copy by policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.mill_progress import print_tally, work_off
+from millstream.mill.manifest import Event
+from millstream.mill.producer import Plan, duplication_rounds, plan_space_duplication
+from millstream.mill.recorder import record_space
+from millstream.mill.tasks import QueueName
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@click.command()
+@click.option("--space", metavar="SPACE", help="Only this space.")
+@click.option("--all", "everything", is_flag=True, help="Look at every item, not only at those that seem to differ.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@data_options
+@json_option
+def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: bool, as_json: bool) -> int:
+    """Copy by policy what differs, until nothing is left to do. Exit code 1 if a task died."""
+    dead = 0
+    with Node.open(settings) as node:
+        for pairs in duplication_rounds(node.policies, node.providers, space):
+            queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
+            for pair, name in pairs:
+                if not dry_run:
+                    record_space(node.providers, node.manifest, pair.source, name)
+                plan = plan_space_duplication(node.providers, node.manifest, pair, name, queue, everything=everything)
+                print_plan(plan, as_json)
+            if not dry_run:
+                tally = work_off(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
+                print_tally(tally, as_json)
+                dead += tally.dead
+    return 1 if dead else 0
+
+
+@click.command()
+@click.argument("store")
+@click.argument("space")
+@click.argument("content_ids", nargs=-1, required=True)
+@data_options
+@json_option
+def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> None:
+    """Record that items were deleted from STORE on purpose, so that their copies may be deleted too."""
+    with Node.open(settings) as node:
+        now = node.clock.now()
+        node.manifest.record([Event(store, space, name, now, deleted=True) for name in content_ids])
+    if as_json:
+        print_json({"tombstones": len(content_ids)})
+    else:
+        click.echo(f"{len(content_ids)} tombstones recorded; `millstream mill duplicate` deletes the copies")
+
+
+def print_plan(plan: Plan, as_json: bool) -> None:
+    if as_json:
+        print_json({"tasks": plan.tasks, **msgspec.to_builtins(plan)})
+        return
+    click.echo(
+        f"{plan.space} {plan.pair}: {plan.copies:,} to copy, {plan.changes:,} to compare, {plan.deletes:,} to delete, "
+        f"{plan.same:,} unchanged; {size_text(plan.bytes)} to read"
+    )
+    if plan.held:
+        names = ", ".join(plan.held_examples) + (" …" if plan.held > len(plan.held_examples) else "")
+        click.echo(f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}")

@@ -1,0 +1,102 @@
+"""``millstream mill policy``: show, lint, save and plan the duplication policies."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.mill_duplicate import print_plan
+from millstream.mill.policy import Policy, encode_policy, policy_file
+from millstream.mill.policy_lint import lint_policy
+from millstream.mill.policy_places import MAX_BYTES
+from millstream.mill.policy_repository import Policies
+from millstream.mill.policy_saving import read_policy, save_policy, version_of
+from millstream.mill.producer import duplication_rounds, plan_space_duplication
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@click.group()
+def policy() -> None:
+    """Which spaces are copied from which store to which others."""
+
+
+@policy.command("show")
+@data_options
+@json_option
+def show_policy(settings: Settings, as_json: bool) -> None:
+    """Print the policy of every account."""
+    with Node.open(settings) as node:
+        for account, one in node.policies.by_account.items():
+            version = version_of(node.policy_place.read(policy_file(account)))
+            if as_json:
+                print_json({"account": account, "version": version, "policy": msgspec.Raw(encode_policy(one))})
+                continue
+            click.echo(f"{account} (version {version}):")
+            for space, pairs in one.spaces.items():
+                click.echo(f"  {space}: {', '.join(map(str, pairs)) or 'as other spaces'}")
+            click.echo(f"  other spaces: {', '.join(map(str, one.defaults)) or 'not copied'}")
+            if one.ignored:
+                click.echo(f"  never copied: {', '.join(one.ignored)}")
+
+
+@policy.command("lint")
+@data_options
+@json_option
+def lint(settings: Settings, as_json: bool) -> int:
+    """Say what in the policies is probably not meant. Exit code 1 if there is anything."""
+    found = 0
+    with Node.open(settings) as node:
+        for account, one in node.policies.by_account.items():
+            for warned in [*node.policies.warnings[account], *lint_policy(one, list(node.providers))]:
+                found += 1
+                if as_json:
+                    print_json({"account": account, **msgspec.to_builtins(warned)})
+                else:
+                    click.echo(f"{account}: {warned.code}: {warned}")
+    return 1 if found else 0
+
+
+@policy.command("save")
+@click.argument("account")
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--if-match", metavar="VERSION", help="Save only over this version (see show); `none`: there is none yet."
+)
+@data_options
+@json_option
+def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None, as_json: bool) -> None:
+    """Put the policy in FILE (- for standard input) in force for ACCOUNT; every version is kept.
+
+    Exit code 4 if somebody saved another version meanwhile.
+    """
+    with Node.open(settings, create=True) as node:
+        saved = save_policy(node.policy_place, account, file.read(MAX_BYTES + 1), if_match=if_match)
+    for warned in saved.warnings:
+        click.echo(f"{account}: {warned.code}: {warned}", err=True)
+    if as_json:
+        print_json(saved)
+    else:
+        click.echo(f"{account}: version {saved.version}, number {saved.number} of its history")
+
+
+@policy.command("plan")
+@click.argument("account")
+@click.argument("file", type=click.File("rb"))
+@data_options
+@json_option
+def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool) -> None:
+    """Say what the policy in FILE would cause for ACCOUNT, space by space: items, bytes, deletes. Changes nothing."""
+    proposed, _ = read_policy(file.read(MAX_BYTES + 1), account)
+    with Node.open(settings) as node:
+        current = node.policies.by_account.get(account, Policy(account))
+        for pairs in duplication_rounds(Policies({account: proposed}), node.providers):
+            for pair, space in pairs:
+                print_plan(plan_space_duplication(node.providers, node.manifest, pair, space, None), as_json)
+        for pairs in duplication_rounds(Policies({account: current}), node.providers):
+            for pair, space in pairs:
+                if pair not in proposed.lookup(space) and not as_json:
+                    click.echo(f"{space} {pair}: no longer brought in line; what was copied stays")

@@ -1,0 +1,33 @@
+"""Which spaces a command of ``millstream mill`` is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from millstream.mill.errors import UnknownSpaceError, UnknownStoreError
+from millstream.mill.providers import is_system
+from millstream.node import Node
+from millstream.stores import StoreError
+
+
+def chosen_spaces(
+    node: Node, store: str | None, space: str | None, known: Iterable[tuple[str, str]] = ()
+) -> list[tuple[str, str]]:
+    """Every space of every configured store that is listed, or known to the manifest or otherwise; no system spaces.
+
+    Of a store that cannot be listed only what is known is named, so that its reports say what is wrong.
+    """
+    if store is not None and store not in node.providers:
+        raise UnknownStoreError(f"no store {store!r} is configured (there are: {', '.join(sorted(node.providers))})")
+    known = {*known, *node.manifest.spaces()}
+    for name in node.providers:
+        try:
+            known |= {(name, listed) for listed in node.providers.call(node.providers[name].spaces)}
+        except StoreError as error:
+            click.echo(f"{name}: {error}", err=True)
+    chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
+    if not chosen:
+        raise UnknownSpaceError("there is no such space to check, neither in a store nor in the manifest")
+    return chosen
