@@ -52,6 +52,9 @@ class AuditQueue:
         depth = self._queue.depth()
         return msgspec.structs.replace(depth, ready=depth.ready + self._outbox.undelivered())
 
+    def unsettled(self, first: int, last: int) -> int:
+        return self._queue.unsettled(first, last)
+
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         return self._queue.dead(limit=limit, after=after)
 

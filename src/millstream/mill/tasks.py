@@ -13,14 +13,19 @@ MAX_TASK_BYTES = 64 * 1024
 
 
 class QueueName(enum.StrEnum):
-    """The queues of the mill (seed document, "Queues"); dead letters stay with the queue they died in."""
+    """The queues of the mill (seed document, "Queues"); dead letters stay with the queue they died in.
+
+    The storage statistics have a queue of their own as in the later original, and so have repairs.
+    """
 
     DUPLICATION_HIGH = "duplication-high"
     DUPLICATION_LOW = "duplication-low"
     BIT_INTEGRITY = "bit-integrity"
     BIT_ERROR = "bit-error"
+    BIT_REPORT = "bit-report"
     AUDIT = "audit"
     REPAIR = "repair"
+    STORAGE_STATISTICS = "storage-statistics"
 
 
 class Duplicate(msgspec.Struct, frozen=True, tag="duplicate", forbid_unknown_fields=True):
@@ -53,6 +58,20 @@ class BitError(msgspec.Struct, frozen=True, tag="bit-error", forbid_unknown_fiel
     content: str | None = None
 
 
+class BitReport(msgspec.Struct, frozen=True, tag="bit-report", forbid_unknown_fields=True):
+    """Report on the check of one space, all of whose checks have ended, or died.
+
+    The checks began at ``since`` (microseconds since the epoch, UTC), and there were ``listed`` of them; a ``note``
+    says why they cannot have been all, where the space could not be listed to its end.
+    """
+
+    store: str
+    space: str
+    since: int
+    listed: int
+    note: str = ""
+
+
 class Repair(msgspec.Struct, frozen=True, tag="repair", forbid_unknown_fields=True):
     """Heal the copies of one content item by a vote; ``reason`` is the finding that asked for it."""
 
@@ -67,7 +86,7 @@ class Audit(msgspec.Struct, frozen=True, tag="audit", forbid_unknown_fields=True
     number: int
 
 
-Task = Duplicate | BitCheck | BitError | Repair | Audit
+Task = Duplicate | BitCheck | BitError | BitReport | Repair | Audit
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(Task)

@@ -107,6 +107,10 @@ class LogWorkQueue:
         with self._lock:
             return self._state.depth(self._clock.now())
 
+    def unsettled(self, first: int, last: int) -> int:
+        with self._lock:
+            return self._state.unsettled(first, last)
+
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         with self._lock:
             return [task for task in self._state.dead() if task.task_id > after][:limit]

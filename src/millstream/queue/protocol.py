@@ -103,6 +103,10 @@ class WorkQueue(Protocol):
         """How many tasks stand where."""
         ...
 
+    def unsettled(self, first: int, last: int) -> int:
+        """How many of the tasks with ids from *first* to *last* are neither done nor dead: 0 when all have ended."""
+        ...
+
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         """Up to *limit* dead tasks with ids above *after*, by id."""
         ...

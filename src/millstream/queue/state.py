@@ -77,6 +77,12 @@ class QueueState:
         counts = self._counts
         return Depth(counts[READY], counts[LEASED], counts[DELAYED], counts[DEAD], exact=True, as_of=now)
 
+    def unsettled(self, first: int, last: int) -> int:
+        """How many tasks with ids from *first* to *last* are neither done nor dead."""
+        ids = range(first, last + 1) if last - first < len(self._tasks) else self._tasks.keys()
+        found = (self._tasks.get(task_id) for task_id in ids if first <= task_id <= last)
+        return sum(task is not None and task.state != DEAD for task in found)
+
     def leased(self) -> list[int]:
         """The ids of the tasks that are leased."""
         return [task.id for task in self._tasks.values() if task.state == LEASED]

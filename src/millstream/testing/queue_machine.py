@@ -127,7 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
         dead = {task_id: task for task_id, task in self.model.items() if task.free_at is None}
         depth = self.queue.depth()
         assert depth.ready == sum(map(self._is_free, self.model.values()))
-        assert depth.open == len(self.model) - len(dead)
+        assert depth.open == len(self.model) - len(dead) == self.queue.unsettled(0, 10**9)
         assert depth.leased == sum(task.held is not None and self._holds(task.held) for task in self.model.values())
         found = {task.task_id: (task.body, task.attempts, task.cause) for task in self.queue.dead(limit=10**6)}
         assert found == {task_id: (task.body, task.attempts, task.cause) for task_id, task in dead.items()}

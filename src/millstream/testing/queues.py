@@ -200,6 +200,21 @@ class WorkQueueConformance(abc.ABC):
         assert queue.redrive() == 3
         assert queue.redrive() == 0
 
+    def test_tasks_are_unsettled_until_they_are_done_or_dead(self, queue: WorkQueue, clock: VirtualClock) -> None:
+        before = queue.put([b"of others"])
+        first, *_, last = queue.put([b"%d" % number for number in range(4)])
+        assert (before[0] < first, queue.unsettled(first, last)) == (True, 4)
+        _, done, bad, back, held = queue.lease(5, visibility=30)
+        queue.ack([done])
+        queue.dead_letter(bad, cause="drill")
+        queue.nack(back, delay=100)
+        assert queue.unsettled(first, last) == 2
+        clock.advance(29)
+        queue.ack([held])
+        assert (queue.unsettled(first, last), queue.unsettled(before[0], 10**9)) == (1, 2)
+        queue.redrive()
+        assert queue.unsettled(first, last) == 2
+
     def test_depth_counts_every_task_where_it_stands(self, queue: WorkQueue, clock: VirtualClock) -> None:
         queue.put([b"%d" % number for number in range(10)])
         queue.put([b"later"], delay=100)

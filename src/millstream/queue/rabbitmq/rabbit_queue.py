@@ -90,6 +90,10 @@ class RabbitWorkQueue:
         self._check_open()
         return self._rows.depth()
 
+    def unsettled(self, first: int, last: int) -> int:
+        self._check_open()
+        return self._rows.unsettled(first, last)
+
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         self._check_open()
         return self._rows.dead(limit, after)

@@ -196,6 +196,12 @@ class TaskRows:
 
         return self._database.read(query)
 
+    def unsettled(self, first: int, last: int) -> int:
+        """How many tasks with ids from *first* to *last* are neither done nor dead."""
+        query = sa.select(sa.func.count()).select_from(tasks)
+        query = query.where(self._mine, tasks.c.task_id.between(first, last), sa.not_(tasks.c.dead))
+        return self._database.read(lambda c, _now: int(c.scalar(query) or 0))
+
     def dead(self, limit: int, after: int) -> Sequence[DeadTask]:
         """Up to *limit* dead tasks with ids above *after*, by id."""
         columns = [tasks.c[name] for name in DeadTask.__struct_fields__]
