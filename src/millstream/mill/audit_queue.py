@@ -61,5 +61,8 @@ class AuditQueue:
     def redrive(self, task_ids: Sequence[int] | None = None) -> int:
         return self._queue.redrive(task_ids)
 
+    def discard(self, task_ids: Sequence[int]) -> int:
+        return self._queue.discard(task_ids)
+
     def close(self) -> None:
         self._queue.close()

@@ -1,7 +1,7 @@
 """Work queues: tasks that are leased, and either done, tried again, or dead with a cause.
 
-:class:`WorkQueue` is the seam, :class:`LogWorkQueue` the embedded implementation on a log; :func:`recover` looks at
-such a queue without opening it, also while somebody works on it. All implementations pass
+:class:`WorkQueue` is the seam, :class:`LogWorkQueue` the embedded implementation on a log; :func:`recover` and
+:class:`QueueView` look at such a queue without opening it, also while somebody works on it. All implementations pass
 :class:`millstream.testing.queues.WorkQueueConformance`.
 """
 
@@ -18,8 +18,10 @@ from millstream.queue.protocol import (
 )
 from millstream.queue.snapshot import recover
 from millstream.queue.state import QueueState
+from millstream.queue.view import Cause, QueueView
 
 __all__ = [
+    "Cause",
     "DamagedQueueError",
     "DeadTask",
     "Depth",
@@ -29,6 +31,7 @@ __all__ = [
     "QueueError",
     "QueueInputError",
     "QueueState",
+    "QueueView",
     "WorkQueue",
     "recover",
 ]

@@ -125,6 +125,16 @@ class LogWorkQueue:
         self._confirm(number)
         return len(ids)
 
+    def discard(self, task_ids: Sequence[int]) -> int:
+        with self._lock:
+            wanted = set(task_ids)
+            ids = [task.task_id for task in self._state.dead() if task.task_id in wanted]
+            if not ids:
+                return 0
+            number = self._apply(Acked(ids))
+        self._confirm(number)
+        return len(ids)
+
     def reclaim(self) -> int:
         """Take back every leased task at once; returns how many.
 

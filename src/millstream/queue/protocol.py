@@ -115,6 +115,10 @@ class WorkQueue(Protocol):
         """Make dead tasks ready again, with no attempts counted: those named, or all. Returns how many."""
         ...
 
+    def discard(self, task_ids: Sequence[int]) -> int:
+        """Take those of the tasks *task_ids* that are dead out of the queue, for good. Returns how many."""
+        ...
+
     def close(self) -> None:
         """Let go of the queue; leases stay as they are and run out by themselves."""
         ...

@@ -34,21 +34,45 @@ def recover(log: Log) -> tuple[QueueState, int]:
 
     Raises :class:`DamagedQueueError` where they do not add up.
     """
-    state, read = QueueState(), 0
+    state, read, _ = recover_up_to_now(log)
+    return state, read
+
+
+def recover_up_to_now(log: Log) -> tuple[QueueState, int, int]:
+    """Like :func:`recover`, and the id of the last message that was seen, for :func:`catch_up`."""
+    state = QueueState()
     pointer = log.pointer(POINTER)
-    messages = (message for batch in log.read(pointer + 1, gaps="none") for message in batch)
+    last_id = log.last_id
+    messages = _messages(log, pointer + 1, last_id)
     try:
         if pointer:
             _restore(state, messages)
-        for message in messages:
-            read += 1
-            if message.key == PUT:
-                state.put(message.id, message.body, ready_at(message))
-            else:
-                state.apply(read_event(message), message.id)
+        return state, _follow(state, messages), last_id
     except TrimmedError as error:
         raise DamagedQueueError(f"the queue cannot be read: {error}, and it needs its last snapshot") from error
-    return state, read
+
+
+def catch_up(log: Log, state: QueueState, first_id: int, last_id: int) -> None:
+    """Apply the messages *first_id* to *last_id* of *log* to *state*, which has seen all before.
+
+    Raises :class:`DamagedQueueError`, and :class:`TrimmedError` where the log has let go of some of them.
+    """
+    _follow(state, _messages(log, first_id, last_id))
+
+
+def _messages(log: Log, first_id: int, last_id: int | None) -> Iterator[Message]:
+    return (message for batch in log.read(first_id, last_id, gaps="none") for message in batch)
+
+
+def _follow(state: QueueState, messages: Iterator[Message]) -> int:
+    read = 0
+    for message in messages:
+        read += 1
+        if message.key == PUT:
+            state.put(message.id, message.body, ready_at(message))
+        else:
+            state.apply(read_event(message), message.id)
+    return read
 
 
 def _restore(state: QueueState, messages: Iterator[Message]) -> None:

@@ -188,6 +188,16 @@ class WorkQueueConformance(abc.ABC):
         lease = self.one(queue)
         assert (lease.task_id, lease.body, lease.attempts) == (task_id, b"poison", 1)
 
+    def test_discarded_tasks_are_gone_for_good_and_only_dead_ones_can_be(self, queue: WorkQueue) -> None:
+        ids = queue.put([b"bad", b"worse", b"good"])
+        for lease in queue.lease(2, visibility=60):
+            queue.dead_letter(lease, cause="no use")
+        assert queue.discard([*ids, 10**9]) == 2
+        assert queue.discard(ids) == 0
+        assert queue.dead() == [] and queue.redrive() == 0
+        assert (queue.depth().ready, queue.depth().dead) == (1, 0)
+        assert [lease.body for lease in queue.lease(9, visibility=60)] == [b"good"]
+
     def test_dead_tasks_are_listed_in_chunks_and_redriven_by_id(self, queue: WorkQueue) -> None:
         ids = list(queue.put([b"%d" % number for number in range(5)]))
         for lease in queue.lease(5, visibility=30):

@@ -104,6 +104,10 @@ class RabbitWorkQueue:
         self._send(revived, 0.0)
         return len(revived)
 
+    def discard(self, task_ids: Sequence[int]) -> int:
+        self._check_open()
+        return self._rows.discard(task_ids)
+
     def close(self) -> None:
         self._closed = True
         self._notices.close()

@@ -160,6 +160,18 @@ class TaskRows:
 
         return self._database.write(transaction)
 
+    def discard(self, ids: Sequence[int]) -> int:
+        """Those of the tasks *ids* that are dead are gone; how many they were."""
+
+        def transaction(connection: sa.Connection, _now: int) -> int:
+            count = 0
+            for start in range(0, len(ids), _CHUNK):
+                some = tasks.c.task_id.in_(ids[start : start + _CHUNK])
+                count += connection.execute(sa.delete(tasks).where(self._mine, tasks.c.dead, some)).rowcount
+            return count
+
+        return self._database.write(transaction)
+
     def noticed(self, ids: Sequence[int]) -> None:
         """The broker has the notices of the tasks *ids*."""
         change = sa.update(tasks).where(self._mine, tasks.c.task_id.in_(ids)).values(noticed=True)
