@@ -147,10 +147,17 @@ class Node:
     # Messaging
 
     def broker(self, place: Place) -> BrokerServer:
-        """A broker on the node's logs, listening on *place* while its block is open."""
-        from millstream.messaging.broker.server import BrokerServer
+        """A broker on the node's logs, listening on *place* while its block is open.
 
-        return BrokerServer(self.store, place, clock=self.clock)
+        Raises :class:`~millstream.messaging.errors.AccessError` where its keys or certificates cannot be used.
+        """
+        from millstream.messaging.broker.access import read_keyring
+        from millstream.messaging.broker.server import BrokerServer
+        from millstream.messaging.broker.tls import read_tls
+
+        settings = self.settings.broker
+        keys, tls = read_keyring(settings.keys), read_tls(settings)
+        return BrokerServer(self.store, place, clock=self.clock, keys=keys, tls=tls)
 
     # Batching
 

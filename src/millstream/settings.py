@@ -25,6 +25,7 @@ from millstream.batching.errors import ConfigError
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.messaging.broker.settings import BrokerSettings
 
 FILE_NAME = "millstream.toml"
 ENVIRONMENT_PREFIX = "MILLSTREAM_"
@@ -230,6 +231,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anchoring: AnchoringSettings = AnchoringSettings()
     registry: RegistrySettings = RegistrySettings()
     queue: QueueSettings = QueueSettings()
+    broker: BrokerSettings = BrokerSettings()
     stores: Mapping[str, StoreSettings] = msgspec.field(default_factory=dict)
     mill: MillSettings = MillSettings()
     pipeline: PipelineSettings = PipelineSettings()

@@ -81,9 +81,9 @@ class Desk:
 
     async def end(self, transaction_id: str, message_id: str, resolution: int) -> None:
         kind: Any = resolution
-        await self.service.end_transaction(
-            v2.EndTransactionRequest(transaction_id=transaction_id, message_id=message_id, resolution=kind), CALL
-        )
+        request = v2.EndTransactionRequest(transaction_id=transaction_id, message_id=message_id, resolution=kind)
+        request.topic.name = "halves"
+        await self.service.end_transaction(request, CALL)
 
     async def pull(self, topic: str, queue: int, offset: int) -> tuple[list[bytes], int]:
         request = v2.PullMessageRequest(offset=offset, batch_size=100)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.common import json_option, print_json
+from millstream.cli.connection import connection_options
 
 if TYPE_CHECKING:
-    from millstream.messaging.client import Message, Received, SimpleConsumer
+    from millstream.messaging.client import Message, Options, Producer, Received, SimpleConsumer
 
 _AT_ONCE = 256
 
@@ -32,6 +33,7 @@ endpoint_option = click.option(
 @click.option("--delay", type=click.FloatRange(0), help="Seconds until they are delivered, for a DELAY topic.")
 @json_option
 @endpoint_option
+@connection_options
 def send(
     topic: str,
     bodies: tuple[str, ...],
@@ -41,14 +43,15 @@ def send(
     delay: float | None,
     as_json: bool,
     endpoint: str,
+    options: Options,
 ) -> None:
     """Send BODIES to TOPIC, or without any each line of standard input. Prints the id of each that is stored."""
-    from millstream.messaging.client import Message
+    from millstream.messaging.client import Message, Producer
 
     due = None if delay is None else datetime.now(UTC) + timedelta(seconds=delay)
     texts = (body.encode() for body in bodies) if bodies else _lines()
     messages = (Message(topic, text, tag, keys, {}, message_group, due) for text in texts)
-    asyncio.run(_send(endpoint, topic, messages, as_json))
+    asyncio.run(_send(Producer(endpoint, [topic], options=options), messages, as_json))
 
 
 @click.command()
@@ -60,6 +63,7 @@ def send(
 @click.option("--sql", help="A condition over properties in place of tags, as in: size > 3")
 @json_option
 @endpoint_option
+@connection_options
 def receive(
     topic: str,
     group: str,
@@ -69,20 +73,19 @@ def receive(
     sql: str | None,
     as_json: bool,
     endpoint: str,
+    options: Options,
 ) -> None:
     """Receive what the consumer group has not had of TOPIC, print it, and acknowledge it."""
     from millstream.messaging.client import Filter, SimpleConsumer
 
     wanted = Filter(sql, "sql") if sql else Filter(expression)
     poll = 20.0 if follow else 1.0
-    consumer = SimpleConsumer(endpoint, group, {topic: wanted}, await_duration=poll)
+    consumer = SimpleConsumer(endpoint, group, {topic: wanted}, await_duration=poll, options=options)
     asyncio.run(_receive(consumer, count, follow, as_json))
 
 
-async def _send(endpoint: str, topic: str, messages: Iterator[Message], as_json: bool) -> None:
-    from millstream.messaging.client import Producer
-
-    async with Producer(endpoint, [topic]) as producer:
+async def _send(producer: Producer, messages: Iterator[Message], as_json: bool) -> None:
+    async with producer:
         while batch := list(itertools.islice(messages, _AT_ONCE)):
             for receipt in await producer.send_many(batch):
                 if as_json:

@@ -26,7 +26,8 @@ def serve(settings: Settings, broker: str) -> None:
     """Run a broker that RocketMQ 5 clients of any language use, until it is interrupted.
 
     Prints one line when it accepts calls. Topics are logs of the node: make them with `millstream topic create`. It
-    listens on this machine alone unless told otherwise: whoever reaches it may read and write.
+    listens on this machine alone unless told otherwise, and elsewhere only where the settings say who may do what
+    (section broker: access keys, or an authority of clients' certificates).
     """
     from millstream.messaging.broker.endpoints import read_place
     from millstream.node import Node

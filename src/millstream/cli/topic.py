@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.connection import connection_options
 from millstream.core.errors import InputError
 from millstream.messaging.broker.admin import GroupInfo, Restart, TopicInfo
 from millstream.messaging.broker.endpoints import read_place
@@ -17,18 +18,22 @@ from millstream.messaging.broker.topic import TYPES, TopicSpec
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
+if TYPE_CHECKING:
+    from millstream.messaging.client import Options
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Asks = Callable[[str, Any, Any], Any]
 
 
 def broker_options(command: Command) -> Command:
-    """Give *command* ``--endpoint HOST:PORT`` beside the data options; its first argument asks that broker."""
+    """Give *command* ``--endpoint HOST:PORT`` and how to reach it beside the data options; its first argument asks."""
 
     @click.option("--endpoint", metavar="HOST:PORT", help="The running broker to ask; without it, the data folder.")
+    @connection_options
     @store_options
     @functools.wraps(command)
-    def with_broker(settings: Settings, *args: Any, endpoint: str | None, **kwargs: Any) -> Any:
-        return command(functools.partial(_ask, settings, endpoint), *args, **kwargs)
+    def with_broker(settings: Settings, *args: Any, endpoint: str | None, options: Options, **kwargs: Any) -> Any:
+        return command(functools.partial(_ask, settings, endpoint, options), *args, **kwargs)
 
     return with_broker  # type: ignore[return-value]
 
@@ -115,9 +120,9 @@ def reset(ask: Asks, name: str, topic_name: str, next_id: int | None, time: int 
     _print_groups([ask("RestartGroup", Restart(name, topic_name, next_id, time), GroupInfo)], as_json)
 
 
-def _ask(settings: Settings, endpoint: str | None, name: str, request: Any, kind: Any) -> Any:
+def _ask(settings: Settings, endpoint: str | None, options: Options, name: str, request: Any, kind: Any) -> Any:
     if endpoint:
-        return ask_broker(read_place(endpoint), name, request, kind)
+        return ask_broker(read_place(endpoint), name, request, kind, options)
     if settings.log_url.startswith("memory:"):
         raise InputError("a memory: store ends with the command that opens it; name one on a disk")
     if not settings.log.store:

@@ -9,6 +9,7 @@
     │   ├── TopicError           a topic cannot be made as asked
     │   ├── TopicNotFoundError
     │   ├── GroupNotFoundError
+    │   ├── AccessError          keys or certificates cannot be used as they are
     │   └── UnreachableError     no broker answers there
     ├── RefusedError             a call is answered with this status
     └── ClientError              what a client's call came to: its tree is in ``messaging/client/errors.py``
@@ -45,6 +46,10 @@ class TopicNotFoundError(BrokerError, NotFoundError):
 
 class GroupNotFoundError(BrokerError, NotFoundError):
     """There is no such consumer group."""
+
+
+class AccessError(BrokerError, InputError):
+    """The keys or certificates of a broker cannot be used as they are."""
 
 
 class UnreachableError(BrokerError):

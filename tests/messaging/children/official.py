@@ -1,10 +1,14 @@
-"""Flows of the official Python client, each printed as one line of JSON: ``official.py FLOW HOST:PORT``."""
+"""Flows of the official Python client, each printed as one line of JSON: ``official.py FLOW HOST:PORT``.
+
+``ACCESS_KEY`` and ``SECRET`` in the environment sign its calls; ``GRPC_DEFAULT_SSL_ROOTS_FILE_PATH`` encrypts them.
+"""
 
 # ruff: noqa: TID251 (it stands for a user's program, which knows nothing of our clocks)
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -25,12 +29,13 @@ from rocketmq import (
 )
 from rocketmq.grpc_protocol import FilterType
 
+TLS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in os.environ
 ENDPOINT = sys.argv[2]
 FLOW = sys.argv[1]
 
 
 def configuration() -> ClientConfiguration:
-    return ClientConfiguration(ENDPOINT, Credentials())
+    return ClientConfiguration(ENDPOINT, Credentials(os.environ.get("ACCESS_KEY", ""), os.environ.get("SECRET", "")))
 
 
 def message(topic: str, body: str, **properties: Any) -> Message:
@@ -42,13 +47,15 @@ def message(topic: str, body: str, **properties: Any) -> Message:
 
 
 def producer(*topics: str, checker: Any = None) -> Producer:
-    made = Producer(configuration(), topics, checker=checker)
+    made = Producer(configuration(), topics, checker=checker, tls_enable=TLS)
     made.startup()
     return made
 
 
 def consumer(group: str, topic: str, expression: FilterExpression | None = None) -> SimpleConsumer:
-    made = SimpleConsumer(configuration(), group, {topic: expression or FilterExpression()}, await_duration=1)
+    made = SimpleConsumer(
+        configuration(), group, {topic: expression or FilterExpression()}, await_duration=1, tls_enable=TLS
+    )
     made.startup()
     return made
 
@@ -91,6 +98,14 @@ def push(group: str, topic: str, listener: Listener, seconds: float = 20.0) -> l
     time.sleep(0.3)
     made.shutdown()
     return listener.got
+
+
+def signed() -> Any:
+    producer("signed").send(message("signed", "signed"))
+    source = consumer("signed-group", "signed")
+    (got,) = source.receive(1, 30)
+    source.ack(got)
+    return got.body.decode()
 
 
 def normal() -> Any:

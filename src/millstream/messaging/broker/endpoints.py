@@ -34,6 +34,14 @@ def read_place(text: str) -> Place:
     return Place(host, int(port))
 
 
+def is_loopback(place: Place) -> bool:
+    """Whether only this machine can reach *place*."""
+    try:
+        return ipaddress.ip_address(place.host).is_loopback
+    except ValueError:
+        return place.host == "localhost"
+
+
 def wire_endpoints(place: Place) -> v2.Endpoints:
     """*place* in the protocol."""
     endpoints = v2.Endpoints(scheme=_scheme(place.host))

@@ -65,13 +65,13 @@ class Holding:
         await self._drop([hold])
         return message_id
 
-    async def end_transaction(self, transaction_id: str, message_id: str, resolution: int) -> None:
-        """Commit or roll back a transaction; to repeat it is safe. Raises :class:`RefusedError`."""
+    async def end_transaction(self, topic: str, transaction_id: str, message_id: str, resolution: int) -> None:
+        """Commit or roll back a transaction of *topic*; to repeat it is safe. Raises :class:`RefusedError`."""
         number = read_transaction(transaction_id)
         if resolution not in (v2.COMMIT, v2.ROLLBACK):
             raise RefusedError(v2.BAD_REQUEST, "a transaction ends by COMMIT or ROLLBACK")
         hold = self._holds.get(number)
-        if hold is None or not hold.half or hold.message_id != message_id:
+        if hold is None or not hold.half or hold.message_id != message_id or hold.topic != topic:
             if self._ended.get(number) == resolution:
                 return
             raise RefusedError(v2.INVALID_TRANSACTION_ID, "there is no such transaction, or it has ended otherwise")

@@ -13,6 +13,8 @@ from millstream.log import LogStore
 from millstream.messaging.broker.admin import ADMIN_SERVICE, Admin, Answer
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.endpoints import Place
+from millstream.messaging.client.options import DEFAULTS, Options
+from millstream.messaging.client.signing import Signer
 from millstream.messaging.errors import BrokerError, MissingExtraError, UnreachableError
 
 Result = TypeVar("Result")
@@ -24,16 +26,26 @@ class AnswerError(BrokerError):
     """The broker refused."""
 
 
-def ask_broker(place: Place, name: str, request: Any, kind: type[Result]) -> Result:
-    """What the call *name* of the broker at *place* returns. Raises :class:`UnreachableError`, and what it raised."""
+def ask_broker(place: Place, name: str, request: Any, kind: type[Result], options: Options = DEFAULTS) -> Result:
+    """What the call *name* of the broker at *place* returns, signed and encrypted as *options* say.
+
+    Raises :class:`UnreachableError`, and what the broker raised.
+    """
     try:
         import grpc
     except ImportError as error:
         raise MissingExtraError from error
-    with grpc.insecure_channel(str(place)) as channel:
+    tls = options.tls
+    target = str(place)
+    headers = Signer("millstream", SystemClock(), credentials=options.credentials).headers()
+    with (
+        grpc.secure_channel(target, grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate))
+        if tls
+        else grpc.insecure_channel(target)
+    ) as channel:
         call: Any = channel.unary_unary(f"/{ADMIN_SERVICE}/{name}")
         try:
-            return _result(call(msgspec.json.encode(request), timeout=_SECONDS), kind)
+            return _result(call(msgspec.json.encode(request), timeout=_SECONDS, metadata=headers), kind)
         except grpc.RpcError as error:
             raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millstream.log import LogError
+from millstream.messaging.broker.access import EVERYTHING, Keyring
 from millstream.messaging.broker.admin import ADMIN_SERVICE, Answer
+from millstream.messaging.broker.guard import check_admin, check_call
 from millstream.messaging.broker.room import Room
 from millstream.messaging.broker.service import Call
 from millstream.messaging.errors import MessagingError, RefusedError
@@ -24,76 +26,98 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def service_handlers(room: Room) -> grpc.GenericRpcHandler:
-    """The methods of the protocol, on *room*."""
+class Desk:
+    """Where calls come in: it looks at who calls before *room* hears of it."""
+
+    def __init__(self, room: Room, keys: Keyring) -> None:
+        self.room = room
+        self.keys = keys
+
+    def admit(self, method: str, request: Any, context: Any) -> Call:
+        """Who calls the *method*. Raises UNAUTHORIZED, FORBIDDEN, CLIENT_ID_REQUIRED."""
+        headers = _headers(context)
+        access = self.keys.access(headers)
+        client_id, namespace = str(headers.get("x-mq-client-id", "")), str(headers.get("x-mq-namespace", ""))
+        if not client_id:
+            raise RefusedError(v2.CLIENT_ID_REQUIRED, "a call needs the header x-mq-client-id")
+        if access is not EVERYTHING:
+            client_id = f"{access.name}/{client_id}"  # nobody speaks for a client of another key
+            check_call(method, request, access, namespace)
+        core = self.room.core
+        core.sessions.see(client_id, core.clock.now(), access)
+        return Call(client_id, namespace, context.time_remaining, access)
+
+
+def service_handlers(desk: Desk) -> grpc.GenericRpcHandler:
+    """The methods of the protocol, at *desk*."""
     import grpc
 
     handlers: dict[str, Any] = {}
     for name, method in methods().items():
         if name == "Telemetry":
-            make, behaviour = grpc.stream_stream_rpc_method_handler, _telemetry(room)
+            make, behaviour = grpc.stream_stream_rpc_method_handler, _telemetry(desk)
         elif method.streams_responses:
-            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, room)
+            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, desk)
         else:
-            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, room)
+            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, desk)
         handlers[name] = make(behaviour, method.request.FromString, method.response.SerializeToString)
     return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
 
-def _unary(method: Method, room: Room) -> Any:
+def _unary(method: Method, desk: Desk) -> Any:
     name = _own_name(method)
 
     async def behaviour(request: Any, context: Any) -> Any:
         try:
-            handle = getattr(room.service, name, None)
+            handle = getattr(desk.room.service, name, None)
             if handle is None:
                 raise RefusedError(v2.UNSUPPORTED, f"{method.name} is not supported by this broker")
-            return await handle(request, _call(context, room))
+            return await handle(request, desk.admit(method.name, request, context))
         except Exception as error:
-            room.suspect(error)
+            desk.room.suspect(error)
             return method.response(status=_status(method, error))
 
     return behaviour
 
 
-def _stream(method: Method, room: Room) -> Any:
+def _stream(method: Method, desk: Desk) -> Any:
     name = _own_name(method)
 
     async def behaviour(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async for response in getattr(room.service, name)(request, _call(context, room)):
+            async for response in getattr(desk.room.service, name)(request, desk.admit(method.name, request, context)):
                 yield response
         except Exception as error:
-            room.suspect(error)
+            desk.room.suspect(error)
             yield method.response(status=_status(method, error))
 
     return behaviour
 
 
-def _telemetry(room: Room) -> Any:
+def _telemetry(desk: Desk) -> Any:
     async def behaviour(requests: Any, context: Any) -> None:
         try:
-            call, core, telemetry = _call(context, room), room.core, room.service.telemetry
+            call, room = desk.admit("Telemetry", None, context), desk.room
         except RefusedError as refused:
             command = v2.TelemetryCommand()
             command.status.code, command.status.message = refused.code, str(refused)  # type: ignore[assignment]
             await context.write(command)
             return
-        session = core.sessions.see(call.client_id, core.clock.now())
-        await telemetry.serve(session, call.namespace, requests, context.write)
+        session = room.core.sessions.see(call.client_id, room.core.clock.now(), call.access)
+        await room.service.telemetry.serve(session, call.namespace, requests, context.write)
 
     return behaviour
 
 
-def batch_handlers(room: Room) -> grpc.GenericRpcHandler:
-    """Batched receives, on *room*; see :mod:`millstream.messaging.protocol.batches`."""
+def batch_handlers(desk: Desk) -> grpc.GenericRpcHandler:
+    """Batched receives, at *desk*; see :mod:`millstream.messaging.protocol.batches`."""
     import grpc
 
     async def receive(request: v2.ReceiveMessageRequest, context: Any) -> ReceivedBatch:
         try:
-            return await room.service.receive_batch(request, _call(context, room))
+            return await desk.room.service.receive_batch(request, desk.admit("ReceiveMessage", request, context))
         except Exception as error:
-            room.suspect(error)
+            desk.room.suspect(error)
             status = _status(methods()["ReceiveMessage"], error)
             return ReceivedBatch(status.code, status.message)
 
@@ -101,19 +125,20 @@ def batch_handlers(room: Room) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(BATCH_SERVICE, {RECEIVE.rpartition("/")[2]: handler})
 
 
-def admin_handlers(room: Room) -> grpc.GenericRpcHandler:
-    """What people ask of a broker, on *room*; requests and answers are JSON."""
+def admin_handlers(desk: Desk) -> grpc.GenericRpcHandler:
+    """What people ask of a broker, at *desk*; requests and answers are JSON."""
     import grpc
 
-    names = room.admin.calls()
-    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(room, name)) for name in names}
+    names = desk.room.admin.calls()
+    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(desk, name)) for name in names}
     return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
 
 
-def _asked(room: Room, name: str) -> Any:
-    async def behaviour(request: bytes, _context: Any) -> bytes:
+def _asked(desk: Desk, name: str) -> Any:
+    async def behaviour(request: bytes, context: Any) -> bytes:
         try:
-            return await room.admin.calls()[name](request)
+            check_admin(desk.keys.access(_headers(context)))
+            return await desk.room.admin.calls()[name](request)
         except MessagingError as error:
             return msgspec.json.encode(Answer(error=str(error), exit_code=error.exit_code))
 
@@ -124,14 +149,8 @@ def _own_name(method: Method) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
 
 
-def _call(context: Any, room: Room) -> Call:
-    """Who calls. Raises CLIENT_ID_REQUIRED."""
-    metadata = dict(context.invocation_metadata() or ())
-    client_id = str(metadata.get("x-mq-client-id", ""))
-    if not client_id:
-        raise RefusedError(v2.CLIENT_ID_REQUIRED, "a call needs the header x-mq-client-id")
-    room.core.sessions.see(client_id, room.core.clock.now())
-    return Call(client_id, str(metadata.get("x-mq-namespace", "")), context.time_remaining)
+def _headers(context: Any) -> dict[str, str | bytes]:
+    return dict(context.invocation_metadata() or ())
 
 
 def _status(method: Method, error: Exception) -> v2.Status:

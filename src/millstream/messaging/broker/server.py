@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Self
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogStore
+from millstream.messaging.broker.access import Keyring
 from millstream.messaging.broker.checks import Limits
-from millstream.messaging.broker.endpoints import Place, wire_endpoints
+from millstream.messaging.broker.endpoints import Place, is_loopback, wire_endpoints
 from millstream.messaging.broker.room import Room
-from millstream.messaging.broker.rpc import admin_handlers, batch_handlers, service_handlers
-from millstream.messaging.errors import BrokerError, MissingExtraError
+from millstream.messaging.broker.rpc import Desk, admin_handlers, batch_handlers, service_handlers
+from millstream.messaging.broker.tls import ServerTls
+from millstream.messaging.errors import AccessError, BrokerError, MissingExtraError
 
 if TYPE_CHECKING:
     import grpc
@@ -24,11 +26,29 @@ MAX_REQUEST = 130 << 20
 class BrokerServer:
     """A broker on *store* at *place*, as an asynchronous context: it accepts calls inside.
 
-    Raises :class:`MissingExtraError` without grpcio, :class:`BrokerError` where the place is taken, and the log's
-    ``WriterBusyError`` where another broker has the store.
+    With *keys* every call has to be signed by one of them; with *tls* connections are encrypted. Raises
+    :class:`MissingExtraError` without grpcio, :class:`BrokerError` where the place is taken, :class:`AccessError` where
+    others than this machine could reach it and everybody might do everything, and the log's ``WriterBusyError`` where
+    another broker has the store.
     """
 
-    def __init__(self, store: LogStore, place: Place, *, clock: Clock | None = None, limits: Limits | None = None):
+    def __init__(
+        self,
+        store: LogStore,
+        place: Place,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        keys: Keyring | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        self._keys = keys or Keyring()
+        self._tls = tls
+        if not is_loopback(place) and not self._keys and (tls is None or tls.client_ca is None):
+            raise AccessError(
+                f"other machines can reach {place}, and everybody might do everything there: name access keys in the "
+                "settings (broker.keys), ask clients for certificates (broker.tls_client_ca), or listen on 127.0.0.1"
+            )
         self._store = store
         self._place = place
         self._clock = clock or SystemClock()
@@ -39,12 +59,13 @@ class BrokerServer:
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             server = _make()
-            self.port = _listen(server, self._place)
+            self.port = _listen(server, self._place, self._tls)
             stack.push_async_callback(server.stop, 1.0)
             room = Room(self._store, self._clock, self._limits, wire_endpoints(Place(self._place.host, self.port)))
             stack.push_async_callback(room.close)
             stack.push_async_callback(_cancel, asyncio.ensure_future(room.run()))
-            server.add_generic_rpc_handlers((service_handlers(room), batch_handlers(room), admin_handlers(room)))
+            desk = Desk(room, self._keys)
+            server.add_generic_rpc_handlers((service_handlers(desk), batch_handlers(desk), admin_handlers(desk)))
             await server.start()
             stack.push_async_callback(server.stop, 1.0)
             self._resources = stack.pop_all()
@@ -72,9 +93,9 @@ def _make() -> grpc.aio.Server:
     )
 
 
-def _listen(server: grpc.aio.Server, place: Place) -> int:
+def _listen(server: grpc.aio.Server, place: Place, tls: ServerTls | None) -> int:
     try:
-        return server.add_insecure_port(str(place))
+        return server.add_secure_port(str(place), tls.credentials()) if tls else server.add_insecure_port(str(place))
     except RuntimeError as error:
         raise BrokerError(f"{place} cannot be listened on: is another broker there? Name another port") from error
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.messaging.broker.access import EVERYTHING, Access
 from millstream.messaging.broker.checks import check_group_name, check_invisible, check_topic_name
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.filters import read_filter
@@ -27,11 +28,13 @@ RENEWED_FOR = 60 * 1_000_000
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What a call carries besides its request: who calls, in which namespace, and how many seconds it has left."""
+    """What a call carries besides its request: who calls, in which namespace, how many seconds it has left, and what
+    the caller may do."""
 
     client_id: str
     namespace: str
     left: Callable[[], float | None]
+    access: Access = EVERYTHING
 
 
 class Service:
@@ -149,8 +152,9 @@ class Service:
         await self._core.bury(group, topic, [number], f"given up after attempt {request.delivery_attempt}")
         return v2.ForwardMessageToDeadLetterQueueResponse(status=_ok())
 
-    async def end_transaction(self, request: v2.EndTransactionRequest, _call: Call) -> v2.EndTransactionResponse:
-        await self._holding.end_transaction(request.transaction_id, request.message_id, request.resolution)
+    async def end_transaction(self, request: v2.EndTransactionRequest, call: Call) -> v2.EndTransactionResponse:
+        topic = full_name(request.topic, call.namespace)
+        await self._holding.end_transaction(topic, request.transaction_id, request.message_id, request.resolution)
         return v2.EndTransactionResponse(status=_ok())
 
     async def recall_message(self, request: v2.RecallMessageRequest, call: Call) -> v2.RecallMessageResponse:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 
 from millstream.core.clock import MICROSECONDS
+from millstream.messaging.broker.access import EVERYTHING, Access
 from millstream.messaging.protocol import v2
 
 SILENCE = 40 * MICROSECONDS
@@ -18,13 +19,17 @@ Commands = asyncio.Queue["v2.TelemetryCommand"]
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Session:
-    """One client, by its id. ``seen`` is in microseconds; ``streams`` are its open telemetry streams."""
+    """One client, by its id. ``seen`` is in microseconds; ``streams`` are its open telemetry streams.
+
+    Clients of different access keys are different clients, whatever they call themselves.
+    """
 
     client_id: str
     seen: int
     kind: int = 0
     group: str = ""
     topics: frozenset[str] = frozenset()
+    access: Access = EVERYTHING
     streams: list[Commands] = dataclasses.field(default_factory=list)
 
     @property
@@ -42,11 +47,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def see(self, client_id: str, now: int) -> Session:
-        """The session of *client_id*, which was heard of just *now* (microseconds)."""
+    def see(self, client_id: str, now: int, access: Access = EVERYTHING) -> Session:
+        """The session of *client_id*, which was heard of just *now* (microseconds) and has this *access*."""
         found = self._sessions.get(client_id)
         if found is None:
-            found = self._sessions[client_id] = Session(client_id, now)
+            found = self._sessions[client_id] = Session(client_id, now, access=access)
         found.seen = now
         return found
 
@@ -65,8 +70,12 @@ class Sessions:
             del self._sessions[client_id]
 
     def producers_of(self, topic: str) -> list[Session]:
-        """Producers that can be asked about messages of *topic*: those that declared it, else all."""
-        reachable = [each for each in self._sessions.values() if each.kind == v2.PRODUCER and each.streams]
+        """Producers that can be asked about messages of *topic*: those that declared it, else all that may."""
+        reachable = [
+            each
+            for each in self._sessions.values()
+            if each.kind == v2.PRODUCER and each.streams and each.access.may_publish(topic)
+        ]
         return [each for each in reachable if topic in each.topics] or reachable
 
     def in_group(self, group: str) -> list[Session]:

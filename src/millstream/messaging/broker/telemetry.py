@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from millstream.messaging.broker.checks import MAX_BODY, Limits
 from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.guard import check_settings
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.sessions import Session
+from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batches import OFFER, is_ours
 
@@ -54,6 +56,11 @@ class Telemetry:
         if part is None:
             answer.status.code = v2.UNRECOGNIZED_CLIENT_TYPE
             answer.status.message = "settings need a publishing or a subscription part"
+            return answer
+        try:
+            check_settings(declared, session.access, namespace)
+        except RefusedError as refused:
+            answer.status.code, answer.status.message = refused.code, str(refused)  # type: ignore[assignment]
             return answer
         answer.status.code, answer.status.message = v2.OK, "OK"
         answer.settings.CopyFrom(declared)

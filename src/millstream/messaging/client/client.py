@@ -188,7 +188,9 @@ class Client(abc.ABC):
             except ClientError as error:
                 self._streams.pop(endpoints, None)
                 await stream.close()
-                raise StartupError(f"{endpoints} did not settle with this client about {topic}: {error}") from error
+                raise StartupError(
+                    f"{endpoints} did not settle with this client about {topic}: {error}", code=error.code
+                ) from error
         self._routes[topic] = route
         return route
 
@@ -282,7 +284,7 @@ class Client(abc.ABC):
             return None
         import grpc
 
-        return grpc.ssl_channel_credentials(tls.ca)
+        return grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
 
 
 def _answer(code: int, *, trace: str = "", verify: str = "") -> v2.TelemetryCommand:

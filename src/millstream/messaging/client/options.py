@@ -24,9 +24,17 @@ class Intervals(msgspec.Struct, frozen=True):
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """Encrypt, and check the server against the certificates in ``ca`` (PEM; the system's own without it)."""
+    """Encrypt, and check the server against the certificates in ``ca`` (PEM; the system's own without it).
+
+    ``certificate`` and ``key`` (PEM) are the client's own, for servers that ask for them.
+    """
 
     ca: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = None
+
+    def __repr__(self) -> str:
+        return "<Tls>"
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -1,0 +1,67 @@
+"""How commands reach a broker: which key they sign with, and how they encrypt."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from millstream.core.errors import InputError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_file = click.Path(path_type=Path, exists=True, dir_okay=False)
+_MOST_BYTES = 1 << 20
+
+
+def connection_options(command: Command) -> Command:
+    """Give *command* the options of a connection to a broker; it gets them as ``options``."""
+
+    @click.option("--access-key", metavar="KEY", default="", help="Sign calls with this access key …")
+    @click.option("--secret-file", type=_file, help="… and the secret in this file.")
+    @click.option("--token-file", type=_file, help="The session token that goes with the key.")
+    @click.option("--tls", is_flag=True, help="Encrypt; the server's certificate is checked.")
+    @click.option("--tls-ca", type=_file, help="Check it against these certificates (PEM), not the system's.")
+    @click.option("--tls-certificate", type=_file, help="The client's own certificate, where the server wants one …")
+    @click.option("--tls-key", type=_file, help="… and its key.")
+    @functools.wraps(command)
+    def with_connection(
+        *args: Any,
+        access_key: str,
+        secret_file: Path | None,
+        token_file: Path | None,
+        tls: bool,
+        tls_ca: Path | None,
+        tls_certificate: Path | None,
+        tls_key: Path | None,
+        **kwargs: Any,
+    ) -> Any:
+        from millstream.messaging.client import Credentials, Options, Tls
+
+        if bool(access_key) != bool(secret_file):
+            raise click.UsageError("--access-key and --secret-file belong together")
+        if bool(tls_certificate) != bool(tls_key):
+            raise click.UsageError("--tls-certificate and --tls-key belong together")
+        credentials = Credentials(access_key, _text(secret_file), _text(token_file)) if access_key else None
+        encrypts = tls or tls_ca or tls_certificate
+        encryption = Tls(_read(tls_ca), _read(tls_certificate), _read(tls_key)) if encrypts else None
+        return command(*args, options=Options(credentials=credentials, tls=encryption), **kwargs)
+
+    return with_connection  # type: ignore[return-value]
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+def _text(path: Path | None) -> str:
+    try:
+        return (_read(path) or b"").decode().strip()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} holds no text: is it the file of a secret?") from error

@@ -1,0 +1,100 @@
+"""Which permission each method of the protocol needs: one table, looked at before any method is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from millstream.messaging.broker.access import Access
+from millstream.messaging.broker.names import full_name
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+
+Permission = Literal["publish", "subscribe", "either", "none"]
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What a method needs: the permission for its topics, and its consumer group where it has one."""
+
+    permission: Permission
+    topics: Callable[[Any], Iterable[v2.Resource]] = lambda _request: ()
+    group: bool = False
+
+
+def _topic(request: Any) -> Iterable[v2.Resource]:
+    return (request.topic,)
+
+
+def _queue(request: Any) -> Iterable[v2.Resource]:
+    return (request.message_queue.topic,)
+
+
+def _messages(request: Any) -> Iterable[v2.Resource]:
+    return (message.topic for message in request.messages)
+
+
+NEEDS: Final = {
+    "QueryRoute": Need("either", _topic),
+    "Heartbeat": Need("none", group=True),
+    "SendMessage": Need("publish", _messages),
+    "QueryAssignment": Need("subscribe", _topic, group=True),
+    "ReceiveMessage": Need("subscribe", _queue, group=True),
+    "AckMessage": Need("subscribe", _topic, group=True),
+    "ForwardMessageToDeadLetterQueue": Need("subscribe", _topic, group=True),
+    "PullMessage": Need("subscribe", _queue, group=True),
+    "UpdateOffset": Need("subscribe", _queue, group=True),
+    "GetOffset": Need("subscribe", _queue, group=True),
+    "QueryOffset": Need("subscribe", _queue),
+    "EndTransaction": Need("publish", _topic),
+    "Telemetry": Need("none"),  # what a client declares is looked at as it comes: check_settings
+    "NotifyClientTermination": Need("none", group=True),
+    "ChangeInvisibleDuration": Need("subscribe", _topic, group=True),
+    "RecallMessage": Need("publish", _topic),
+    "SyncLiteSubscription": Need("subscribe", _topic, group=True),
+}
+"""What each method needs. One that is not in it is refused to everybody whom permissions bind."""
+
+
+def check_call(method: str, request: Any, access: Access, namespace: str) -> None:
+    """Raise FORBIDDEN unless *access* suffices for the *method* with this *request* in *namespace*."""
+    need = NEEDS.get(method)
+    if need is None:
+        raise _refusal(access, f"call {method}")
+    for name in {full_name(topic, namespace) for topic in need.topics(request)}:
+        _check_topic(name, need.permission, access)
+    if need.group and request.HasField("group"):
+        _check_group(full_name(request.group, namespace), access)
+
+
+def check_settings(declared: v2.Settings, access: Access, namespace: str) -> None:
+    """Raise FORBIDDEN unless a client may have all that it *declared* on its telemetry stream."""
+    for topic in declared.publishing.topics:
+        _check_topic(full_name(topic, namespace), "publish", access)
+    for each in declared.subscription.subscriptions:
+        _check_topic(full_name(each.topic, namespace), "subscribe", access)
+    if declared.subscription.HasField("group"):
+        _check_group(full_name(declared.subscription.group, namespace), access)
+
+
+def check_admin(access: Access) -> None:
+    """Raise FORBIDDEN unless the caller may look after the broker."""
+    if not access.admin:
+        raise _refusal(access, "look after topics and groups (admin)")
+
+
+def _check_topic(name: str, permission: Permission, access: Access) -> None:
+    publishes = permission in ("publish", "either") and access.may_publish(name)
+    if not publishes and not (permission in ("subscribe", "either") and access.may_subscribe(name)):
+        verb = "use" if permission == "either" else permission + " to"
+        raise _refusal(access, f"{verb} the topic {name[:127]}")
+
+
+def _check_group(name: str, access: Access) -> None:
+    if not access.may_use(name):
+        raise _refusal(access, f"be a consumer of the group {name[:120]}")
+
+
+def _refusal(access: Access, what: str) -> RefusedError:
+    return RefusedError(v2.FORBIDDEN, f"the key {access.name} may not {what}: see broker.keys in the broker's settings")
