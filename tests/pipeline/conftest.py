@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline, and records to run it on."""
+"""One Spark session for all tests of the pipeline, whose failing tasks are tried again, and records to run it on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WriteLog = Callable[..., list[Message]]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from millstream.pipeline.session import SparkOptions, spark_session
 
-    with spark_session(tmp_path_factory.mktemp("spark"), SparkOptions(master="local[2]")) as session:
+    with spark_session(tmp_path_factory.mktemp("spark"), SparkOptions(master="local[2,3]")) as session:
         yield session
 
 

@@ -1,4 +1,4 @@
-"""The data source ``millstream``: a log as a Spark DataFrame, as it stands or as a stream.
+"""The data source ``millstream``: a log as a Spark DataFrame, as it stands or as a stream, to be read and written.
 
 Partitions are runs of whole blocks, balanced by bytes; executors open the log store themselves and hand record
 batches on as they lie in the blocks, with no Python object a message.
@@ -21,6 +21,7 @@ from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import PARTITION_BYTES, LogRequest, checked_columns
 from millstream.pipeline.runs import BlockRun, plan_runs
 from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.sink import LogStreamWriter, LogWriter
 from millstream.stores.tiers import open_store
 
 NAME = "millstream"
@@ -87,6 +88,23 @@ def follow_log(
     return reader.load()
 
 
+def write_log(frame: DataFrame, store_url: str, log: str, *, write: str = "", staging: str = "") -> None:
+    """Append the rows of *frame* to *log*, made where absent: partition by partition, each in its order.
+
+    *frame* has the columns of a message, at least ``body`` (bytes or text); times are microseconds or timestamps, null
+    is not set, and ids are the log's to give. *write* names the write: one of that name that is done is not done again,
+    and one whose driver died is finished. *staging* is the URL of a storage provider that all hosts reach (default:
+    beside the files of the log store). Raises :class:`PipelineInputError` for a store in local files on a cluster.
+    """
+    check_reachable(frame.sparkSession, store_url)
+    writing = frame.write.format(NAME).mode("append").option("store", store_url).option("log", log)
+    if write:
+        writing = writing.option("write", write)
+    if staging:
+        writing = writing.option("staging", staging)
+    writing.save()
+
+
 def check_reachable(spark: SparkSession, store_url: str) -> None:
     """Raise :class:`PipelineInputError` where executors of *spark* cannot open the store at *store_url*."""
     if store_url.startswith(("sqlite:", "segments:")) and not spark.sparkContext.master.startswith("local"):
@@ -101,11 +119,13 @@ class LogDataSource(DataSource):
 
     Options: ``store`` (URL) and ``log`` (name), both required; ``from`` and ``to`` (ids, inclusive; default all);
     ``columns`` (names, separated by commas; default all); ``partitionBytes`` and ``leastPartitions`` (how the reading
-    is shared out). For streams also ``maxMessagesPerTrigger``.
+    is shared out). For streams also ``maxMessagesPerTrigger``. For writing also ``staging`` and ``write``
+    (:func:`write_log`).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        self._options = options
         self._request = LogRequest(options)
 
     @classmethod
@@ -120,6 +140,12 @@ class LogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         return LogStreamReader(self._request, schema.fieldNames())
+
+    def writer(self, schema: StructType, overwrite: bool) -> LogWriter:
+        return LogWriter(self._options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:
+        return LogStreamWriter(self._options, schema, overwrite=overwrite)
 
 
 class LogReader(DataSourceReader):

@@ -1,0 +1,179 @@
+"""Writing a DataFrame or a stream into a log: tasks stage, the driver appends (see ``staging.py``)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringType, StructType, TimestampType
+
+from millstream.core.clock import SystemClock
+from millstream.core.message import MESSAGE_SCHEMA
+from millstream.log import LogSpec
+from millstream.log.durability import split_durability
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.request import required
+from millstream.pipeline.staging import Part, Staging
+from millstream.stores.tiers import open_store
+
+_TEXT = (StringType,)
+_BYTES = (BinaryType, StringType)
+_TIME = (LongType, TimestampType)
+_TAKES: Mapping[str, tuple[type[DataType], ...]] = {
+    "body": _BYTES, "source": _TEXT, "key": _TEXT, "event_time": _TIME, "received_at": _TIME,
+    "headers": (ArrayType,), "id": (LongType,),
+}  # fmt: skip
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+class Staged(WriterCommitMessage):
+    """What a task tells the driver: its part."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+
+
+class WriteRequest:
+    """The options of a write, checked: ``store`` and ``log``, ``staging`` and ``write``."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise PipelineInputError("a log is only appended to: say .mode('append')")
+        self.store, self.log = required(options, "store"), required(options, "log")
+        LogSpec(self.log)  # a name that no log can have is refused before anything is computed
+        self.staging = options.get("staging") or beside(self.store)
+        self.columns = check_schema(schema)
+
+    def messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """*batches* with the columns that a log takes, as it takes them."""
+        schema = pa.schema([pa.field(name, MESSAGE_SCHEMA.field(name).type) for name in self.columns])
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays(
+                [_column(batch.column(name), schema.field(name).type) for name in self.columns], schema=schema
+            )
+
+    def stage(self, shelf: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Lay down what one task has."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        return Staged(Staging(self.staging, shelf).lay_down(partition, self.messages(batches)))
+
+    def append(self, shelf: str, write: str, number: int, messages: Sequence[Staged | None]) -> None:
+        """Append what tasks have staged as commit *number* of *write*."""
+        with open_store(self.store, clock=SystemClock()) as store:
+            parts = [message.part for message in messages if message is not None]
+            Staging(self.staging, shelf).commit(store.log(LogSpec(self.log)), write, number, parts)
+
+    def abandon(self, shelf: str, messages: Sequence[Staged | None]) -> None:
+        """Take away what tasks have staged, unless its commit has begun: then it is to be finished."""
+        staging = Staging(self.staging, shelf)
+        if not staging.is_begun():
+            staging.discard(message.part.name for message in messages if message is not None and message.part.rows)
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Appends a DataFrame to a log, once a name of a write."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._request = WriteRequest(options, schema, overwrite=overwrite)
+        self._write = _named(options.get("write")) or f"once-{secrets.token_hex(8)}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return self._request.stage(self._write, iterator)
+
+    def commit(self, messages: list[Staged | None]) -> None:
+        self._request.append(self._write, self._write, 0, messages)
+
+    def abort(self, messages: list[Staged | None]) -> None:
+        self._request.abandon(self._write, messages)
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Appends each trigger of a stream to a log, once."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        self._request = WriteRequest(options, schema, overwrite=overwrite)
+        self._named = _named(options.get("write"))
+        self._checkpoint = options.get("checkpointLocation")
+        if not (self._named or self._checkpoint):
+            raise PipelineInputError(
+                "a stream into a log needs .option('checkpointLocation', …): by it a trigger that is repeated is known"
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return self._request.stage(self._shelf, iterator)
+
+    def commit(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803
+        self._request.append(self._shelf, self._query, batchId, messages)
+
+    def abort(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: ARG002, N803
+        self._request.abandon(self._shelf, messages)
+
+    @property
+    def _shelf(self) -> str:
+        """Under which name tasks stage: they may not be able to see the checkpoint."""
+        return self._named or "stream-" + hashlib.sha256(str(self._checkpoint).encode()).hexdigest()[:20]
+
+    @property
+    def _query(self) -> str:
+        """The name of the query that its checkpoint was made by: a new checkpoint is a new query."""
+        if self._named:
+            return self._named
+        path = Path(unquote(urlsplit(str(self._checkpoint)).path), "metadata")
+        try:
+            return str(json.loads(path.read_text("utf-8"))["id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PipelineInputError(
+                f"the checkpoint {self._checkpoint} cannot be read here ({error}): give the stream a name of its own "
+                "with .option('write', NAME), and another one with each new checkpoint"
+            ) from error
+
+
+def beside(store_url: str) -> str:
+    """The URL of the folder for staged parts beside the files of a log store.
+
+    Raises :class:`PipelineInputError` for a store that has no files: there the place must be named.
+    """
+    scheme, _, rest = store_url.partition("://")
+    if scheme not in ("sqlite", "segments"):
+        raise PipelineInputError(
+            "option 'staging' is missing: name a storage provider that all hosts reach, such as file:///shared/folder "
+            "or s3://bucket/prefix"
+        )
+    path = Path(split_durability(rest)[0][1:]).absolute()
+    return path.with_name(f"{path.name}.staging").as_uri()
+
+
+def check_schema(schema: StructType) -> list[str]:
+    """The columns of *schema* that a log takes; ids are left out. Raises :class:`PipelineInputError`."""
+    names = schema.fieldNames()
+    if "body" not in names or set(names) - set(_TAKES):
+        raise PipelineInputError(
+            f"a log takes the columns {', '.join(_TAKES)} (at least body), not {', '.join(names) or 'none'}"
+        )
+    for field in schema.fields:
+        if not isinstance(field.dataType, _TAKES[field.name]):
+            wanted = " or ".join(kind.typeName() for kind in _TAKES[field.name])
+            raise PipelineInputError(f"column {field.name!r} is {field.dataType.simpleString()}; a log takes {wanted}")
+    return [name for name in names if name != "id"]
+
+
+def _named(write: str | None) -> str | None:
+    if write is not None and not _NAME.fullmatch(write):
+        raise PipelineInputError(f"option 'write': {write!r} is no name; use 1 to 100 letters, digits and '._-'")
+    return write
+
+
+def _column(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz))
+    return column.cast(kind)
