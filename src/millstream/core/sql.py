@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 
@@ -121,6 +121,10 @@ class SqlDatabase:
                 return query(connection, self.now(connection))
 
         return self._tried(once)
+
+    def rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        """All rows of *query*, on what is committed now."""
+        return self.read(lambda connection, _now: connection.execute(query).all())
 
     def now(self, connection: sa.Connection) -> int:
         """The present time in microseconds, of the clock by which leases run out."""

@@ -12,6 +12,7 @@ GET         ``/healthz``, ``/openapi.json``              liveness; the descripti
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millstream.anchoring.registry import CrowdedError, OperationStatus, Outcome, Registry, UnknownOperationError
-from millstream.anchoring.sidetree import OperationType, RequestError, parse_did, parse_request, resolution
+from millstream.anchoring.sidetree import Operation, OperationType, RequestError, parse_did, resolution
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.rest.bodies import answer, read_body, refusal
 from millstream.rest.openapi import describe
@@ -65,9 +66,10 @@ class _Faces:
 
     async def submit(self, request: Request) -> Response:
         data = await read_body(request, self._profile.max_operation_bytes)
-        status = await run_in_threadpool(self._registry.acceptance.submit, data)
-        if status.type == OperationType.CREATE:
-            return answer(self._created(data), Operation_Id=status.id)
+        outcomes = await asyncio.wrap_future(self._registry.acceptance.submit_nowait([data]))
+        status, operation = outcomes[0].result(), outcomes[0].operation
+        if operation is not None and operation.type == OperationType.CREATE:
+            return answer(self._created(operation), Operation_Id=status.id)
         return answer(status, Operation_Id=status.id)
 
     async def submit_bulk(self, request: Request) -> Response:
@@ -100,9 +102,8 @@ class _Faces:
     async def openapi(self, _request: Request) -> Response:
         return answer(describe(self._profile))
 
-    def _created(self, data: bytes) -> Any:
+    def _created(self, create: Operation) -> Any:
         """What resolving the new DID gives before it is anchored."""
-        create = parse_request(data, self._profile)
         did = parse_did(f"did:{self._profile.method}:{create.suffix}", self._profile)
         return resolution(msgspec.structs.replace(did, create=create), None)
 

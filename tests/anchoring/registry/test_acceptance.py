@@ -58,16 +58,25 @@ def test_a_change_of_a_did_that_nobody_created_is_refused(sqlite_fleet: Any) -> 
     assert registry.acceptance.submit(update).state == OperationState.ACCEPTED
 
 
-def test_a_change_of_a_deactivated_did_is_refused(sqlite_fleet: Any) -> None:
-    registry = sqlite_fleet.instance()
-    person = Person("ended")
-    later = person.update()
-    for operation in (person.create, person.deactivate()):
-        registry.acceptance.submit(request_of(operation))
+def test_a_change_of_a_deactivated_did_is_refused(fleet: Any) -> None:
+    registry = fleet.instance()
+    ended, alive, new, unknown = (Person(name) for name in ("ended", "alive", "new", "unknown"))
+    named_so = {"id": "s", "type": "page", "serviceEndpoint": {"type": "deactivate"}}
+    later = [ended.update(), alive.update()]
+    for round_ in ([ended.create, alive.create], [ended.deactivate(), *later[1:]]):
+        registry.acceptance.submit_many([request_of(operation) for operation in round_])
+        registry.queue.claim(10)
+        registry.writer.cut(force=True)
+    asked = [later[0], alive.update([{"action": "add-services", "services": [named_so]}]), unknown.update()]
+    asked += [new.create, new.update()]
+    outcomes = registry.acceptance.submit_many([request_of(operation) for operation in asked])
+    assert [outcome.code for outcome in outcomes] == ["not_applicable", None, "not_applicable", None, None]
+    assert "deactivated" in (outcomes[0].error or "") and "create it first" in (outcomes[2].error or "")
     registry.queue.claim(10)
     registry.writer.cut(force=True)
+    assert registry.acceptance.submit(request_of(alive.update())).type == "update", "a service of that name is no end"
     with pytest.raises(RequestError, match="deactivated"):
-        registry.acceptance.submit(request_of(later))
+        registry.acceptance.submit(request_of(later[0]))
 
 
 def test_a_crowd_is_asked_to_come_back(sqlite_fleet: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import msgspec
@@ -13,7 +13,7 @@ from millstream.anchoring.registry.errors import CrowdedError
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.states import OperationStatus, Submission
 from millstream.anchoring.registry.versions import Versions
-from millstream.anchoring.sidetree import Operation, OperationType, RequestError, parse_request
+from millstream.anchoring.sidetree import Operation, RequestError, parse_request
 from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
 
 COUNT_SECONDS = 1.0
@@ -21,25 +21,32 @@ COUNT_SECONDS = 1.0
 
 
 class KnownSuffixes(Protocol):
-    """Says which DIDs may be changed (:class:`millstream.anchoring.registry.resolver.Resolver`)."""
+    """Says which DIDs may be changed (:class:`millstream.anchoring.registry.history.History`)."""
 
-    def refusal(self, operation: Operation) -> str | None:
-        """Why *operation* cannot be valid now; None where it may be."""
+    def refusals(self, operations: Sequence[Operation]) -> Sequence[str | None]:
+        """Why each of *operations*, one after the other, cannot be valid now; None where it may be."""
         ...
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one request of several: its status, or the code and text of the refusal."""
+    """What became of one request: its status, or the code and text of the refusal. ``operation`` is what was read."""
 
     status: OperationStatus | None = None
     code: str | None = None
     error: str | None = None
+    operation: Operation | None = None
+
+    def result(self) -> OperationStatus:
+        """The status. Raises :class:`~millstream.anchoring.sidetree.RequestError` for what was refused."""
+        if self.status is None:
+            raise RequestError(self.code or "refused", self.error or "the request was refused")
+        return self.status
 
 
 class Acceptance:
     """Takes requests into *store*, under the protocol version of the day. Thread-safe.
 
-    Requests of many threads share a transaction: while one is committed, the next one fills. Where *limit* operations
+    Requests of many callers share a transaction: while one is committed, the next one fills. Where *limit* operations
     are under way, no more are taken. *notify* is told the ids of what was accepted, after the commit.
     """
 
@@ -59,9 +66,10 @@ class Acceptance:
         self._limit = limit
         self._retry_after = retry_after
         self._notify = notify or (lambda _ids: None)
-        self._changed = threading.Condition()
-        self._waiting: list[_Ticket] = []
+        self._lock = threading.Lock()
+        self._waiting: list[_Group] = []
         self._committing = False
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="acceptance")
         self._counted: tuple[float, int] | None = None
 
     def submit(self, data: bytes) -> OperationStatus:
@@ -69,48 +77,72 @@ class Acceptance:
 
         Raises :class:`~millstream.anchoring.sidetree.RequestError`, :class:`CrowdedError`, :class:`DatabaseBusyError`.
         """
-        self._refuse_crowd()
-        ticket = _Ticket([self.checked(data)])
-        self._commit(ticket)
-        return ticket.result()[0]
+        return self.submit_many([data])[0].result()
 
     def submit_many(self, requests: Sequence[bytes]) -> Sequence[Outcome]:
         """Take all *requests* that are valid, in one transaction; an outcome for each, in order.
 
         Raises :class:`CrowdedError` and :class:`DatabaseBusyError`; then none was taken.
         """
-        self._refuse_crowd()
-        created = set[str]()
-        checked = [self._outcome(data, created) for data in requests]
-        submissions = [item for item in checked if isinstance(item, Submission)]
-        ticket = _Ticket(submissions)
-        if submissions:
-            self._commit(ticket)
-        statuses = iter(ticket.result() if submissions else ())
-        return [Outcome(next(statuses)) if isinstance(item, Submission) else item for item in checked]
+        return self.submit_nowait(requests).result()
 
-    def checked(self, data: bytes, created: AbstractSet[str] = frozenset()) -> Submission:
-        """The submission in *data*, by the rules of the current version; *created* are suffixes that may be changed
-        although they are not recorded yet. Raises ``RequestError``."""
+    def submit_nowait(self, requests: Sequence[bytes]) -> Future[Sequence[Outcome]]:
+        """As :meth:`submit_many`; the requests are read and checked now, and the outcomes come with the commit."""
+        group = _Group([self._checked(data) for data in requests])
+        with self._lock:
+            self._waiting.append(group)
+            if not self._committing:
+                self._committing = True
+                self._committer.submit(self._commit_waiting)
+        return group.future
+
+    def close(self) -> None:
+        """Commit what waits; nothing may be submitted after this. Closing again does nothing."""
+        self._committer.shutdown()
+
+    def _checked(self, data: bytes) -> _Checked | Outcome:
+        """What *data* asks for, as far as the request itself can tell, or the refusal."""
         version = self._versions.at(self._store.database.clock.now())
-        operation = parse_request(data, version.profile)
-        is_new = operation.type == OperationType.CREATE or operation.suffix in created
-        if self._known is not None and not is_new:
-            refusal = self._known.refusal(operation)
-            if refusal is not None:
-                raise RequestError("not_applicable", refusal)
-        request = canonical(operation.request)
-        return Submission(hash_bytes(request), operation.suffix, operation.type.value, request, version.name)
-
-    def _outcome(self, data: bytes, created: set[str]) -> Submission | Outcome:
-        """The submission in *data*, whose create joins *created*, or the refusal."""
         try:
-            submission = self.checked(data, created)
+            operation = parse_request(data, version.profile)
+            request = canonical(operation.request)
         except RequestError as error:
             return Outcome(code=error.code, error=str(error))
-        if submission.type == OperationType.CREATE:
-            created.add(submission.suffix)
-        return submission
+        named = Submission(hash_bytes(request), operation.suffix, operation.type.value, request, version.name)
+        return _Checked(operation, named)
+
+    def _commit_waiting(self) -> None:
+        while True:
+            with self._lock:
+                groups, self._waiting = self._waiting, []
+                self._committing = bool(groups)
+            if not groups:
+                return
+            try:
+                self._take(groups)
+            except BaseException as error:
+                for group in groups:
+                    group.future.set_exception(error)
+
+    def _take(self, groups: Sequence[_Group]) -> None:
+        """Record all that is valid in *groups*, durably, and tell each what became of its requests."""
+        self._refuse_crowd()
+        checked = [item for group in groups for item in group.items if isinstance(item, _Checked)]
+        refusals = self._known.refusals([item.operation for item in checked]) if self._known else [None] * len(checked)
+        fit = [item.submission for item, refusal in zip(checked, refusals, strict=True) if refusal is None]
+        statuses = iter(self._store.accept(fit)) if fit else iter(())
+        outcomes = iter(
+            [
+                Outcome(next(statuses), operation=item.operation)
+                if refusal is None
+                else Outcome(code="not_applicable", error=refusal, operation=item.operation)
+                for item, refusal in zip(checked, refusals, strict=True)
+            ]
+        )
+        if fit:
+            self._notify(list(dict.fromkeys(submission.id for submission in fit)))
+        for group in groups:
+            group.future.set_result([next(outcomes) if isinstance(i, _Checked) else i for i in group.items])
 
     def _refuse_crowd(self) -> None:
         now = self._store.database.clock.monotonic()
@@ -119,53 +151,18 @@ class Acceptance:
         if self._counted[1] >= self._limit:
             raise CrowdedError(self._counted[1], self._limit, self._retry_after)
 
-    def _commit(self, ticket: _Ticket) -> None:
-        """Whoever finds nobody committing commits for all who wait; the others wait for that."""
-        with self._changed:
-            self._waiting.append(ticket)
-            while not ticket.done and self._committing:
-                self._changed.wait()
-            if ticket.done:
-                return
-            tickets, self._waiting = self._waiting, []
-            self._committing = True
-        try:
-            self._store_tickets(tickets)
-        finally:
-            with self._changed:
-                self._committing = False
-                self._changed.notify_all()
 
-    def _store_tickets(self, tickets: Sequence[_Ticket]) -> None:
-        together = [submission for ticket in tickets for submission in ticket.submissions]
-        try:
-            statuses = list(self._store.accept(together))
-        except BaseException as error:
-            for ticket in tickets:
-                ticket.fail(error)
-            return
-        for ticket in tickets:
-            ticket.statuses, statuses = statuses[: len(ticket.submissions)], statuses[len(ticket.submissions) :]
-        self._notify(list(dict.fromkeys(submission.id for submission in together)))
+class _Checked(msgspec.Struct, frozen=True):
+    """A request that keeps the rules by itself."""
+
+    operation: Operation
+    submission: Submission
 
 
-class _Ticket:
-    """What one caller waits for."""
+class _Group:
+    """What one caller has sent together, and waits for."""
 
-    def __init__(self, submissions: Sequence[Submission]) -> None:
-        self.submissions = submissions
-        self.statuses: Sequence[OperationStatus] | None = None
-        self._error: BaseException | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.statuses is not None or self._error is not None
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-
-    def result(self) -> Sequence[OperationStatus]:
-        if self._error is not None:
-            raise self._error
-        assert self.statuses is not None, "a ticket that is done has statuses or an error"
-        return self.statuses
+    def __init__(self, items: Sequence[_Checked | Outcome]) -> None:
+        self.items = items
+        self.future: Future[Sequence[Outcome]] = Future()
+        self.future.set_running_or_notify_cancel()  # a caller who leaves must not undo what is being committed

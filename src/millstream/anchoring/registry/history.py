@@ -27,6 +27,7 @@ from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
 from millstream.anchoring.sidetree.operations import revive
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
+_CHUNK = 5_000
 
 
 class AnchorRecord(msgspec.Struct, frozen=True):
@@ -89,7 +90,7 @@ class History:
         """All anchored operations on *suffix*, in ledger order."""
         query = sa.select(t.history.c.number, t.history.c.place, t.history.c.request)
         query = query.where(t.history.c.suffix == suffix).order_by(t.history.c.number, t.history.c.place)
-        rows = self._database.read(lambda c, _now: c.execute(query).all())
+        rows = self._database.rows(query)
         profile = self._versions.latest.profile
         return [Anchored(row.number, row.place, revive(_decoder.decode(row.request), suffix, profile)) for row in rows]
 
@@ -105,16 +106,36 @@ class History:
         identifier = parse_did(did, self._versions.latest.profile)
         return resolution(identifier, self.state(identifier.suffix))
 
-    def refusal(self, operation: Operation) -> str | None:
-        """Why *operation*, which is no create, cannot be valid now; None where it may be."""
-        anchored = self.operations(operation.suffix)
-        if not anchored:
-            waiting = any(
-                status.state not in ("rejected", "dead") for status in self._store.statuses_of(operation.suffix)
-            )
-            return None if waiting else "the DID is not known here: create it first"
-        if any(each.operation.type == OperationType.DEACTIVATE for each in anchored):
-            state = resolve(anchored)
-            if state is not None and state.deactivated:
-                return "the DID is deactivated, and that is final"
-        return None
+    def refusals(self, operations: Sequence[Operation]) -> Sequence[str | None]:
+        """Why each of *operations*, one after the other, cannot be valid now; None where it may be.
+
+        A DID whose create is among the earlier ones is known. Two queries, however many operations there are.
+        """
+        asked = list(dict.fromkeys(o.suffix for o in operations if o.type != OperationType.CREATE))
+        anchored = self._anchored(asked)
+        known = anchored.keys() | self._store.under_way([suffix for suffix in asked if suffix not in anchored])
+        ended = {suffix for suffix, may_be in anchored.items() if may_be and self._is_deactivated(suffix)}
+        reasons = list[str | None]()
+        for operation in operations:
+            if operation.type == OperationType.CREATE:
+                known.add(operation.suffix)
+                reasons.append(None)
+            elif operation.suffix in ended:
+                reasons.append("the DID is deactivated, and that is final")
+            else:
+                reasons.append(None if operation.suffix in known else "the DID is not known here: create it first")
+        return reasons
+
+    def _anchored(self, suffixes: Sequence[str]) -> dict[str, bool]:
+        """Those of *suffixes* that are anchored, and whether one of their operations looks like a deactivate."""
+        deactivate = sa.func.max(sa.func.instr(t.history.c.request, b'"type":"deactivate"')).label("ends")
+        found = dict[str, bool]()
+        for start in range(0, len(suffixes), _CHUNK):
+            chosen = t.history.c.suffix.in_(suffixes[start : start + _CHUNK])
+            query = sa.select(t.history.c.suffix, deactivate).where(chosen).group_by(t.history.c.suffix)
+            found.update((row.suffix, bool(row.ends)) for row in self._database.rows(query))
+        return found
+
+    def _is_deactivated(self, suffix: str) -> bool:
+        state = self.state(suffix)
+        return state is not None and state.deactivated

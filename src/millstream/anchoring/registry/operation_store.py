@@ -60,6 +60,16 @@ class OperationStore:
         query = sa.select(*_STATUS).where(_ops.c.suffix == suffix).order_by(_ops.c.seq)
         return self.database.read(lambda c, _now: [_status(row) for row in c.execute(query)])
 
+    def under_way(self, suffixes: Sequence[str]) -> set[str]:
+        """Those of *suffixes* that have a recorded operation which was not refused and is not dead."""
+        ends = (OperationState.REJECTED, OperationState.DEAD)
+        found = set[str]()
+        for start in range(0, len(suffixes), _CHUNK):
+            chosen = _ops.c.suffix.in_(suffixes[start : start + _CHUNK])
+            query = sa.select(_ops.c.suffix).distinct().where(chosen, _ops.c.state.not_in(ends))
+            found.update(row.suffix for row in self.database.rows(query))
+        return found
+
     def open_count(self) -> int:
         """How many operations are not in a final state."""
         query = sa.select(sa.func.count()).where(_ops.c.open)

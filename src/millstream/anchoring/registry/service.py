@@ -111,6 +111,7 @@ class Registry:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        self.acceptance.close()
         self.queue.close()
         if not self.store.open_cuts(self.instance):  # else the others must be able to see that it is gone
             self.instances.leave()
