@@ -18,16 +18,19 @@ from millstream.anchoring import (
     Cas,
     CutLimits,
     Journal,
+    LedgerEntry,
     LocalCas,
     LogLedger,
     Observer,
     Replica,
     StoreCas,
+    anchor_string,
     prove,
 )
 from millstream.batching import BatchConfig, ConfigError, Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import Ticker
+from millstream.core.cid import cid_of
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
@@ -36,7 +39,9 @@ from millstream.log import LogSpec, LogStore
 from millstream.mill.alarms import Alarms
 from millstream.mill.audit_log import AuditLog
 from millstream.mill.audit_queue import AuditQueue
+from millstream.mill.audit_trail import AuditTrail
 from millstream.mill.auditor import AuditProcessor
+from millstream.mill.bit_log import BitLog
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
@@ -48,8 +53,21 @@ from millstream.mill.processor import Processor, Registry, Sink
 from millstream.mill.providers import Providers
 from millstream.mill.repair_log import RepairLog
 from millstream.mill.repairer import Repairer, RepairProcessor
+from millstream.mill.report import Report, encode_report
 from millstream.mill.report_folder import ReportFolder
-from millstream.mill.tasks import Audit, BitCheck, Duplicate, QueueName, Repair
+from millstream.mill.reporting import Reporter, BitReportProcessor
+from millstream.mill.resolution import BitErrorProcessor
+from millstream.mill.statistics import Statistics, StatisticsProcessor
+from millstream.mill.tasks import (
+    Audit,
+    BitCheck,
+    BitError,
+    BitReport,
+    Duplicate,
+    QueueName,
+    Repair,
+    StorageStatistics,
+)
 from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.settings import FILE_NAME, Settings
@@ -69,6 +87,9 @@ if TYPE_CHECKING:
 
 
 DATABASE = "node.db"
+REPORT_LEDGER = "mill.ledger"
+"""The log of the ledger of integrity reports."""
+
 REGISTRY_LEDGER = "registry.ledger"
 """The log of the ledger of identifiers."""
 
@@ -318,9 +339,44 @@ class Node:
         return Manifest(self.database)
 
     @cached_property
+    def bit_log(self) -> BitLog:
+        """What checks found since the last report of each space."""
+        return BitLog(self.database)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """How much each space held, and when."""
+        return Statistics(self.database)
+
+    @cached_property
+    def audit_trail(self) -> AuditTrail:
+        """What the audit says of items, for checks."""
+        audited = [name for name, store in self.providers.items() if isinstance(store, AuditedStore)]
+        return AuditTrail(self.audit_log, self.outbox, audited, account=self.settings.mill.account)
+
+    @cached_property
+    def checker(self) -> Checker:
+        """Checks single items by all four sources."""
+        return Checker(self.providers, self.manifest, self.audit_trail)
+
+    @cached_property
     def reports(self) -> ReportFolder:
         """The integrity reports, each chained to the one before."""
         return ReportFolder(self.folder / "reports")
+
+    @cached_property
+    def reporter(self) -> Reporter:
+        """Makes reports, and writes down in a ledger that they were made."""
+        return Reporter(self.reports, self.bit_log, account=self.settings.mill.account, anchor=self.anchor_report)
+
+    @cached_property
+    def report_ledger(self) -> LogLedger:
+        """The ledger of the integrity reports."""
+        return LogLedger(self.store, self.clock, name=REPORT_LEDGER)
+
+    def anchor_report(self, report: Report) -> LedgerEntry:
+        """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""
+        return self.report_ledger.append(anchor_string(1, cid_of(encode_report(report))))
 
     @cached_property
     def policies(self) -> Policies:
@@ -378,10 +434,13 @@ class Node:
 
     def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first."""
-        checker = Checker(self.providers, self.manifest)
+        providers, manifest, checker = self.providers, self.manifest, self.checker
         processors: dict[type[Any], Processor] = {
-            Duplicate: DuplicationProcessor(self.providers, self.manifest),
+            Duplicate: DuplicationProcessor(providers, manifest),
             BitCheck: BitCheckProcessor(checker),
+            BitError: BitErrorProcessor(checker, self.repairer, self.audit_trail),
+            BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, self.reporter),
+            StorageStatistics: StatisticsProcessor(manifest, self.statistics, providers),
             Repair: RepairProcessor(self.repairer),
             Audit: AuditProcessor(self.outbox, lambda: self.policies),
         }
@@ -389,7 +448,7 @@ class Node:
         return WorkerManager(
             [self.queue(name) for name in names],
             Registry(processors),
-            Sink(self.manifest, _Queues(self), (self.audit_log, self.outbox)),
+            Sink(self.manifest, _Queues(self), (self.audit_log, self.outbox), self.bit_log),
             self.clock,
             WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
             on_progress=on_progress,

@@ -127,7 +127,7 @@ DOCUMENT = [
     (7, seen(A, A, A, audit=None), Verdict.FAILURE, ManifestAction.KEEP, FollowUp.AUDIT),
     (8, seen(A, NO.MISSING, NO.MISSING, audit=A), Verdict.FAILURE, ManifestAction.MARK_MISSING, FollowUp.BIT_ERROR),
     (9, seen(None, B, B, audit=None), Verdict.FAILURE, ManifestAction.CREATE, FollowUp.AUDIT),
-    (10, seen(A, B, B, audit=A), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.BIT_ERROR),
+    (10, seen(A, B, B, audit=A), Verdict.FAILURE, ManifestAction.SET_TO_STORE, FollowUp.AUDIT),
     (11, seen(None, NO.MISSING, NO.MISSING, audit=None), Verdict.IGNORE, ManifestAction.KEEP, FollowUp.NONE),
 ]
 

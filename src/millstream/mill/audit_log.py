@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from millstream.mill.joining import groups
 from millstream.stores.audit import AuditAction, AuditEvent
 
 _metadata = sa.MetaData()
@@ -41,6 +42,7 @@ COLUMNS = (
 )  # fmt: skip
 """The columns of the log as a table of text (reference mill §1.7)."""
 
+_VARIABLES = 500
 _CONTENT = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT)
 
 
@@ -83,6 +85,20 @@ class AuditLog:
             if len(found) < 1000:
                 return
             after = found[-1].content_id
+
+    def last(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, AuditEvent]:
+        """The last event that added, copied or deleted each of *content_ids*, by id; those without one are left out."""
+        found: dict[str, AuditEvent] = {}
+        for ids in groups(content_ids, _VARIABLES):
+            last = (
+                sa.select(sa.func.max(_log.c.number))
+                .where(_log.c.store == store, _log.c.space == space, _log.c.content_id.in_(ids))
+                .where(_log.c.action.in_(_CONTENT))
+                .group_by(_log.c.content_id)
+            )
+            events = self._read(sa.select(_log).where(_log.c.number.in_(last)))
+            found.update((event.content_id, event) for event in events)
+        return found
 
     def spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has events, sorted."""

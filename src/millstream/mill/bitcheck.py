@@ -260,7 +260,10 @@ def _decide_differing(seen: Observation) -> Outcome:
     if seen.audit == seen.store:  # row 5
         return _outcome("A5", Verdict.FAILURE, ManifestAction.SET_TO_STORE)
     proven = seen.content == seen.store and not seen.elsewhere
-    return _fail_old(seen, "B8", "B9", ManifestAction.SET_TO_STORE if proven else ManifestAction.KEEP)
+    if not proven:
+        return _fail_old(seen, "B8", "B9")
+    told = FollowUp.NONE if seen.audit == Answer.NOT_KEPT else FollowUp.AUDIT  # row 10: neither index nor log knows it
+    return _fail_old(seen, "B8", "B9", ManifestAction.SET_TO_STORE, told)
 
 
 def _audited(seen: Observation, row: str) -> Outcome:

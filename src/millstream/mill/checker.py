@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from millstream.core.errors import NotFoundError
+from millstream.mill.audit_trail import AuditTrail
 from millstream.mill.bitcheck import (
     LAST_ATTEMPT,
     Answer,
@@ -21,44 +24,61 @@ from millstream.mill.place import Place
 from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
+from millstream.stores.audit import AuditEvent
 from millstream.stores.protocol import StoreError
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken."""
+    """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken, its type."""
 
     provider: str
     content: str
     size: int = 0
     modified: int | None = None
+    mimetype: str | None = None
 
 
 class Checker:
     """Checks single content items against the manifest."""
 
-    def __init__(self, providers: Providers, manifest: Manifest) -> None:
+    def __init__(self, providers: Providers, manifest: Manifest, trail: AuditTrail | None = None) -> None:
         self._providers = providers
         self._manifest = manifest
+        self._trail = trail
 
     def check(self, place: Place, *, attempt: int = LAST_ATTEMPT) -> Checked:
         """Read the item and decide; :data:`LAST_ATTEMPT` gives a final outcome."""
         row = self._manifest.get(place.store, place.space, place.content_id)
-        return self.check_row(place, row, attempt=attempt)
+        audit = self.audit_sums(place.store, place.space, [place.content_id])[place.content_id]
+        return self.check_row(place, row, audit, attempt=attempt)
 
-    def sweep(self, place: Place, row: ManifestRow | None) -> Checked:
-        """Check with *row* as the manifest's word; what is not in order is looked at again with the row as it is now.
+    def audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
+        """What the audit says of some items, by id (:meth:`AuditTrail.sums`)."""
+        if self._trail is None:
+            return dict.fromkeys(content_ids, Answer.NOT_KEPT)
+        return self._trail.sums(store, space, content_ids)
+
+    def sweep(self, place: Place, row: ManifestRow | None, audit: str | None = Answer.NOT_KEPT) -> Checked:
+        """Check with *row* and *audit* as what is recorded; what is not in order is looked at again as it is now.
 
         So a change that a long sweep overtakes is not taken for damage. What was read as damaged and has vanished by
         then stays damaged: Swift sets a rotted object aside once it has given its bytes out.
         """
-        checked = self.check_row(place, row)
+        checked = self.check_row(place, row, audit)
         if checked.outcome.verdict == Verdict.SUCCESS:
             return checked
         again = self.check(place)
         return checked if (checked.outcome.kind, again.outcome.kind) == ("sour", "missing") else again
 
-    def check_row(self, place: Place, row: ManifestRow | None, *, attempt: int = LAST_ATTEMPT) -> Checked:
-        """Read the item and decide, with *row* as the manifest's word."""
+    def check_row(
+        self,
+        place: Place,
+        row: ManifestRow | None,
+        audit: str | None = Answer.NOT_KEPT,
+        *,
+        attempt: int = LAST_ATTEMPT,
+    ) -> Checked:
+        """Read the item and decide, with *row* as the manifest's word and *audit* as that of the audit log."""
         seen = self.observe(place)
         now = self._providers.clock.now()
         observation = Observation(
@@ -66,13 +86,18 @@ class Checker:
             store=seen.provider,
             content=seen.content,
             deleted=row is not None and row.deleted,
+            audit=audit,
             attempt=attempt,
             fresh=is_fresh(seen.modified, now),
         )
         outcome = decide(observation)
         if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(row):
             outcome = decide(msgspec.structs.replace(observation, elsewhere=True))
-        return Checked(_result(place, observation, seen, outcome, now), outcome)
+        result = _result(place, observation, seen, outcome, now)
+        missed = None
+        if self._trail is not None and outcome.task == FollowUp.AUDIT:
+            missed = self._trail.missing_event(result, seen.mimetype)
+        return Checked(result, outcome, missed, seen.mimetype)
 
     def observe(self, place: Place) -> Seen:
         """Ask the provider, then read the bytes."""
@@ -91,7 +116,7 @@ class Checker:
             return Seen(provider, Answer.MISSING, info.size, info.modified)
         except (StoreError, OSError):
             return Seen(provider, Answer.UNREADABLE, info.size, info.modified)
-        return Seen(provider, read.sha256, read.size, info.modified)
+        return Seen(provider, read.sha256, read.size, info.modified, info.mimetype)
 
     def _is_elsewhere(self, row: ManifestRow | None) -> bool:
         if row is None or row.deleted or row.sha256 is None:
@@ -101,16 +126,21 @@ class Checker:
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """A finished check: the line to write down, and the outcome with what it asks for."""
+    """A finished check: the line to write down, the outcome with what it asks for, and the event the audit missed.
+
+    ``mimetype`` is what the provider says of the item.
+    """
 
     result: CheckResult
     outcome: Outcome
+    missed: AuditEvent | None = None
+    mimetype: str | None = None
 
     @property
     def task(self) -> tuple[QueueName, Task] | None:
         """The task that the outcome asks for, and its queue."""
         found = self.result
-        if self.outcome.task == FollowUp.NONE:
+        if self.outcome.task == FollowUp.NONE or self.missed is not None:
             return None
         if self.outcome.task == FollowUp.REPAIR:
             return QueueName.REPAIR, Repair(found.space, found.content_id, f"{found.store}: {found.row} {found.kind}")
@@ -138,7 +168,12 @@ class BitCheckProcessor:
         summary = f"{checked.outcome.row} {checked.outcome.verdict.value}: {checked.outcome.detail}"
         if checked.outcome.verdict == Verdict.RETRY:
             return Result(summary, again=checked.outcome.delay)
-        return Result(summary, checks=(checked.result,), tasks=(checked.task,) if checked.task else ())
+        return Result(
+            summary,
+            checks=(checked.result,),
+            tasks=(checked.task,) if checked.task else (),
+            missed=(checked.missed,) if checked.missed else (),
+        )
 
 
 def _result(place: Place, observation: Observation, seen: Seen, outcome: Outcome, now: int) -> CheckResult:

@@ -39,5 +39,9 @@ class RepairError(MillError):
     """The copy could not be healed."""
 
 
+class UnresolvedError(MillError):
+    """A finding that needs a person."""
+
+
 class ReportError(MillError):
     """The report cannot be used: it was changed after it was written, or its chain is broken."""

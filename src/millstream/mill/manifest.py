@@ -1,4 +1,4 @@
-"""The manifest: what every store should hold, kept apart from the stores.
+"""The manifest, which the seed document calls the content index: what every store should hold, kept apart from them.
 
 One row for each (store, space, content item), with the checksum that was recorded when the item was added, a flag when
 it was deleted (a *tombstone*), and what the last integrity check found. It is the independent witness of every vote,
@@ -203,6 +203,15 @@ class Manifest:
         query = sa.select(sa.func.count()).select_from(_manifest).where(_manifest.c.deleted.is_(False))
         with self._engine.connect() as connection:
             return int(connection.execute(_narrow(query, store, space)).scalar_one())
+
+    def size(self, store: str, space: str) -> tuple[int, int]:
+        """How many live rows a space has, and how many bytes they stand for together."""
+        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_manifest.c.size), 0)).where(
+            _manifest.c.deleted.is_(False)
+        )
+        with self._engine.connect() as connection:
+            items, size = connection.execute(_narrow(query, store, space)).one()
+            return int(items), int(size)
 
     def _select(self, query: sa.Select[Any]) -> Iterator[ManifestRow]:
         with self._engine.connect() as connection:

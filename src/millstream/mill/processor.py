@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import msgspec
 
 from millstream.mill.audit_log import AuditLog
+from millstream.mill.bit_log import BitLog
+from millstream.mill.check_writer import CheckWriter
 from millstream.mill.errors import TaskError
 from millstream.mill.manifest import CheckResult, Event, Manifest
 from millstream.mill.tasks import QueueName, Task, encode_task
@@ -18,8 +20,9 @@ from millstream.stores.audit import AuditEvent, Outbox
 class Result(msgspec.Struct, frozen=True):
     """A processed task: ``summary`` for people, what is to be written, tasks to put on queues.
 
-    Written are manifest events, check results, and audited changes (to the audit log, out of the outbox). With
-    ``again`` the task is not settled: it goes back to the queue for that many seconds.
+    Written are manifest events, check results, audited changes (to the audit log, out of the outbox), and events that
+    the audit missed (into the outbox). With ``again`` the task is not settled: it goes back to the queue for that many
+    seconds.
     """
 
     summary: str
@@ -28,6 +31,7 @@ class Result(msgspec.Struct, frozen=True):
     tasks: tuple[tuple[QueueName, Task], ...] = ()
     again: float | None = None
     audits: tuple[AuditEvent, ...] = ()
+    missed: tuple[AuditEvent, ...] = ()
 
 
 class Processor(Protocol):
@@ -55,14 +59,21 @@ class Registry:
 class Sink:
     """Writes down results: the manifest's events, then new tasks, then what checks found, and audits last.
 
+    *trail* is the audit log, and the outbox from which its events come; *bit_log* has what checks find.
+
     All is durable when :meth:`settle` returns. A task whose results were written twice (its worker died before the
     acknowledgement) changes nothing more.
     """
 
     def __init__(
-        self, manifest: Manifest, queues: Mapping[str, WorkQueue], trail: tuple[AuditLog, Outbox] | None = None
+        self,
+        manifest: Manifest,
+        queues: Mapping[str, WorkQueue],
+        trail: tuple[AuditLog, Outbox] | None = None,
+        bit_log: BitLog | None = None,
     ) -> None:
         self._manifest = manifest
+        self._checks = CheckWriter(manifest, bit_log)
         self._queues = queues
         self._trail = trail
 
@@ -70,7 +81,6 @@ class Sink:
         """Write down *results* in one transaction a place."""
         events = [event for result in results for event in result.events]
         checks = [check for result in results for check in result.checks]
-        audits = [audit for result in results for audit in result.audits]
         if events:
             self._manifest.record(events)  # first: a delete that is duplicated at once needs its tombstone
         for name in QueueName:
@@ -78,8 +88,14 @@ class Sink:
             if bodies:
                 self._queues[name].put(bodies)
         if checks:
-            self._manifest.apply(checks)
-        if audits and self._trail is not None:
-            log, outbox = self._trail
+            self._checks.write(checks)
+        if self._trail is not None:
+            self._audit(*self._trail, results)
+
+    @staticmethod
+    def _audit(log: AuditLog, outbox: Outbox, results: Sequence[Result]) -> None:
+        for event in (event for result in results for event in result.missed):
+            outbox.add(event)
+        if audits := [audit for result in results for audit in result.audits]:
             log.append(audits)
             outbox.remove([audit.number for audit in audits])

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from millstream.core.canonical import CanonicalError, parse_canonical
-from millstream.core.durable import write_durably
+from millstream.core.durable import replacing, write_durably
 from millstream.mill.errors import ReportError
 from millstream.mill.report import Report, encode_report
+from millstream.mill.report_page import page
 
 _NAME = re.compile(r"(\d{6})\.json")
 
 
 class ReportFolder:
-    """Reports in *root*: ``<store>/<space>/<number>.json``, and ``.tsv`` with one line an item where it was given.
+    """Reports in *root*: ``<store>/<space>/<number>.json``, ``.html`` for people, ``.tsv`` with one line an item.
 
     Names are percent-encoded. Reports are only ever added.
     """
@@ -26,9 +27,10 @@ class ReportFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def save(self, report: Report, tsv: bytes | None = None) -> Path:
+    def save(self, report: Report, tsv: Iterable[str] | None = None) -> Path:
         """Keep *report* as the next of its space, chained to the last one; where it lies is returned.
 
+        *tsv* are the lines of its table, which are written as they come.
         Its ``previous`` is set here. Raises :class:`ReportError` where the chain is broken already.
         """
         folder = self._folder(report.store, report.space)
@@ -37,8 +39,11 @@ class ReportFolder:
         previous = _read(last[0]).sha256 if last else None
         path = folder / f"{len(self._paths(report.store, report.space)) + 1:06d}.json"
         if tsv is not None:
-            write_durably(path.with_suffix(".tsv"), tsv)
-        write_durably(path, encode_report(msgspec.structs.replace(report, previous=previous)))
+            with replacing(path.with_suffix(".tsv")) as file:
+                file.writelines(line.encode() for line in tsv)
+        chained = msgspec.structs.replace(report, previous=previous)
+        write_durably(path.with_suffix(".html"), "".join(page(chained)).encode())
+        write_durably(path, encode_report(chained))
         return path
 
     def reports(self, store: str, space: str) -> Iterator[Report]:
@@ -49,6 +54,11 @@ class ReportFolder:
         """The last report of a space, if there is one."""
         paths = self._paths(store, space)
         return _read(paths[-1]) if paths else None
+
+    def spaces(self) -> Sequence[tuple[str, str]]:
+        """Every (store, space) that has a report, sorted."""
+        folders = sorted({path.parent for path in self._root.glob("*/*/*.json") if _NAME.fullmatch(path.name)})
+        return sorted((unquote(folder.parent.name), unquote(folder.name)) for folder in folders)
 
     def verify(self, store: str, space: str) -> str | None:
         """Walk the chain of a space; the SHA-256 of its last report, for pinning, or None where there is none.

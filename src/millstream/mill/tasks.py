@@ -72,6 +72,13 @@ class BitReport(msgspec.Struct, frozen=True, tag="bit-report", forbid_unknown_fi
     note: str = ""
 
 
+class StorageStatistics(msgspec.Struct, frozen=True, tag="storage-statistics", forbid_unknown_fields=True):
+    """Count the items and bytes of a space, as the manifest has them."""
+
+    store: str
+    space: str
+
+
 class Repair(msgspec.Struct, frozen=True, tag="repair", forbid_unknown_fields=True):
     """Heal the copies of one content item by a vote; ``reason`` is the finding that asked for it."""
 
@@ -86,7 +93,7 @@ class Audit(msgspec.Struct, frozen=True, tag="audit", forbid_unknown_fields=True
     number: int
 
 
-Task = Duplicate | BitCheck | BitError | BitReport | Repair | Audit
+Task = Duplicate | BitCheck | BitError | BitReport | StorageStatistics | Repair | Audit
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(Task)

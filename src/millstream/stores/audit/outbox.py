@@ -100,6 +100,12 @@ class Outbox:
             assert number is not None
             return Intent(msgspec.structs.replace(event, number=number[0]), self.holder, item, had_space)
 
+    def add(self, event: AuditEvent) -> AuditEvent:
+        """Write down an *event* that is known to have happened, and was never intended here; returns it with number."""
+        intent = self.begin(event)
+        self.done(intent.event)
+        return intent.event
+
     def note(self, event: AuditEvent) -> None:
         """Write down more of what an intended event is to be."""
         self._update(event, _State.INTENDED)
@@ -176,9 +182,14 @@ class Outbox:
             with self._writing, self._engine.begin() as connection:
                 connection.execute(sa.delete(_outbox).where(_outbox.c.number == sa.bindparam("which")), values)
 
-    def pending(self, store: str, space: str) -> set[str]:
-        """The content ids of the space that have events, done or intended, which were not processed yet."""
+    def pending(self, store: str, space: str, content_ids: Sequence[str] | None = None) -> set[str]:
+        """The content ids of the space that have events, done or intended, which were not processed yet.
+
+        With *content_ids* (some 1,000 at most) only of those.
+        """
         query = sa.select(_outbox.c.content_id).where(_outbox.c.store == store, _outbox.c.space == space)
+        if content_ids is not None:
+            query = query.where(_outbox.c.content_id.in_(content_ids))
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 

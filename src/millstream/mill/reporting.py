@@ -1,0 +1,127 @@
+"""Making the report on a space out of the bit log, with nothing left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from millstream.mill.bit_log import BitLog
+from millstream.mill.bitcheck import Verdict
+from millstream.mill.checker import Checked, Checker
+from millstream.mill.joining import outer_join
+from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.place import Place
+from millstream.mill.processor import Result
+from millstream.mill.providers import Providers
+from millstream.mill.report import Report, SpaceTally, build_report, tsv_lines
+from millstream.mill.report_folder import ReportFolder
+from millstream.mill.tasks import BitReport
+from millstream.stores.protocol import Entry, StoreError
+
+Lines = Iterable[CheckResult]
+
+Anchor = Callable[[Report], object]
+"""Writes down elsewhere that this report was made, so that not even the last one can be changed unseen."""
+
+
+class Reporter:
+    """Keeps the reports of an *account* in *folder*, with the rows of *bit_log* as their table of text.
+
+    Each is handed to *anchor* once it is kept; where that fails, the next report of the space catches up.
+    """
+
+    def __init__(
+        self, folder: ReportFolder, bit_log: BitLog, *, account: str = "local", anchor: Anchor | None = None
+    ) -> None:
+        self._folder, self._bit_log, self._account, self._anchor = folder, bit_log, account, anchor
+
+    def keep(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int, more: Lines = ()) -> Report:
+        """Keep the report of *tally*, of checks from *since* to *until* (microseconds); the bit log forgets them.
+
+        *more* are results that are not in the bit log. A report that began at *since* and is there already, because
+        whoever made it died before he could say so, is not made again.
+        """
+        report = self._kept(store, space, since)
+        if report is None:
+            made = build_report(tally, store, space, started_at=since, ended_at=until, account=self._account)
+            results = _merged(self._bit_log.results(store, space, since=since), more)
+            self._folder.save(made, tsv_lines(results, account=self._account))
+            report = self._kept(store, space, since) or made
+        if self._anchor is not None:
+            self._anchor(report)
+        self._bit_log.purge(store, space, until=until)
+        return report
+
+    def _kept(self, store: str, space: str, since: int) -> Report | None:
+        latest = self._folder.latest(store, space)
+        return latest if latest is not None and latest.started_at == since else None
+
+
+class BitReportProcessor:
+    """Takes :class:`BitReport` tasks to their end (seed document, "Looping Bit Task Producer").
+
+    The listing and the manifest say what there is to check, the bit log what was checked. What is not listed any more
+    is looked at now, and so is every finding that was made under another manifest row than there is now; what nobody
+    checked keeps the report from saying SUCCESS.
+    """
+
+    def __init__(
+        self, providers: Providers, manifest: Manifest, bit_log: BitLog, checker: Checker, reporter: Reporter
+    ) -> None:
+        self._providers, self._manifest, self._bit_log = providers, manifest, bit_log
+        self._checker, self._reporter = checker, reporter
+
+    def process(self, task: BitReport, attempt: int) -> Result:  # noqa: ARG002
+        """Make the report, and check what only now turns out to need it."""
+        tally, late = SpaceTally(), list[Checked]()
+        if task.note:
+            tally.fail(task.note)
+        try:
+            for content_id, entry, row, found in self._joined(task):
+                place = Place(task.store, task.space, content_id)
+                if found is None and entry is not None:
+                    tally.add([self._unchecked(place)])
+                    continue
+                if found is None or _is_outdated(found, row):
+                    late.append(self._checker.check(place))
+                    found = late[-1].result
+                tally.add([found])
+        except StoreError as error:
+            tally.fail(f"the listing broke off: {error}")
+        until, more = self._providers.clock.now(), [one.result for one in late]
+        report = self._reporter.keep(tally, task.store, task.space, since=task.since, until=until, more=more)
+        return Result(
+            f"{task.store}/{task.space}: {report.result.value}, coverage {report.coverage:.1%}",
+            checks=tuple(more),
+            tasks=tuple(one.task for one in late if one.task),
+            missed=tuple(one.missed for one in late if one.missed),
+        )
+
+    def _joined(self, task: BitReport) -> Iterator[tuple[str, Entry | None, ManifestRow | None, CheckResult | None]]:
+        """Everything that is listed or should be there, with what was found."""
+        store, space = task.store, task.space
+        there = outer_join(self._providers.entries(store, space), self._manifest.scan(store, space))
+        for content_id, known, found in outer_join(there, self._bit_log.results(store, space, since=task.since)):
+            entry, row = (known.left, known.right) if known is not None else (None, None)
+            if entry is not None or (row is not None and not row.deleted):
+                yield content_id, entry, row, found
+
+    def _unchecked(self, place: Place) -> CheckResult:
+        now, detail = self._providers.clock.now(), "listed, and no check of it has ended"
+        return CheckResult(
+            place.store, place.space, place.content_id, Verdict.ERROR, "–", "unchecked", detail, checked_at=now
+        )
+
+
+def _is_outdated(found: CheckResult, row: ManifestRow | None) -> bool:
+    """Whether a finding was made under another manifest row than there is now."""
+    if found.verdict in (Verdict.SUCCESS, Verdict.IGNORE):
+        return False
+    return row is not None and (row.deleted or (row.sha256 != found.manifest and row.modified > found.checked_at))
+
+
+def _merged(logged: Iterator[CheckResult], late: Lines) -> Iterator[CheckResult]:
+    """Both, in the order of the ids; of an item that is in both the late one."""
+    for _, early, later in outer_join(logged, late):
+        result = later or early
+        if result is not None:
+            yield result
