@@ -18,66 +18,34 @@ from millstream.anchoring import (
     Cas,
     CutLimits,
     Journal,
-    LedgerEntry,
     LocalCas,
     LogLedger,
     Observer,
     Replica,
     StoreCas,
-    anchor_string,
     prove,
 )
 from millstream.batching import BatchConfig, ConfigError, Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import Ticker
-from millstream.core.cid import cid_of
-from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
 from millstream.log import LogSpec, LogStore
-from millstream.mill.alarms import Alarms
-from millstream.mill.audit_log import AuditLog
 from millstream.mill.audit_queue import AuditQueue
-from millstream.mill.audit_trail import AuditTrail
-from millstream.mill.auditor import AuditProcessor
-from millstream.mill.bit_log import BitLog
-from millstream.mill.checker import BitCheckProcessor, Checker
-from millstream.mill.duplicator import DuplicationProcessor
-from millstream.mill.manifest import Manifest
-from millstream.mill.monitor import Monitor
-from millstream.mill.notices import Command, Mail, Receiver, WebHook
 from millstream.mill.policy_places import FolderPlace, PolicyPlace, SpacePlace
 from millstream.mill.policy_repository import Policies, PolicyRepository
-from millstream.mill.processor import Processor, Registry, Sink
 from millstream.mill.providers import Providers
-from millstream.mill.repair_log import RepairLog
-from millstream.mill.repairer import Repairer, RepairProcessor
-from millstream.mill.report import Report, encode_report
-from millstream.mill.report_folder import ReportFolder
-from millstream.mill.reporting import Reporter, BitReportProcessor
-from millstream.mill.resolution import BitErrorProcessor
-from millstream.mill.statistics import Statistics, StatisticsProcessor
-from millstream.mill.tasks import (
-    Audit,
-    BitCheck,
-    BitError,
-    BitReport,
-    Duplicate,
-    QueueName,
-    Repair,
-    StorageStatistics,
-)
-from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
+from millstream.mill.tasks import QueueName
+from millstream.node_mill import MillNode
 from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.settings import FILE_NAME, Settings
 from millstream.stores import CAS_SPACE, Store, open_provider
-from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.audit import AuditedStore
 from millstream.stores.tiers import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
     from millstream.anchoring.registry import OperationStatus
@@ -106,7 +74,7 @@ class NodeFolderError(NodeError, InputError):
     """This folder cannot be a node's."""
 
 
-class Node:
+class Node(MillNode):
     """Everything on one data folder, opened when it is first asked for and closed together. Thread-safe.
 
     Use it as a context manager.
@@ -324,61 +292,6 @@ class Node:
         return AuditedStore(store, self.outbox, name, account=self.settings.mill.account, user=user)
 
     @cached_property
-    def outbox(self) -> Outbox:
-        """Changes of audited stores that are on their way to the audit log."""
-        return Outbox(self.database, self.clock)
-
-    @cached_property
-    def audit_log(self) -> AuditLog:
-        """Every change that was made to audited stores."""
-        return AuditLog(self.database)
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        """What each copy must hash to, and when it last did."""
-        return Manifest(self.database)
-
-    @cached_property
-    def bit_log(self) -> BitLog:
-        """What checks found since the last report of each space."""
-        return BitLog(self.database)
-
-    @cached_property
-    def statistics(self) -> Statistics:
-        """How much each space held, and when."""
-        return Statistics(self.database)
-
-    @cached_property
-    def audit_trail(self) -> AuditTrail:
-        """What the audit says of items, for checks."""
-        audited = [name for name, store in self.providers.items() if isinstance(store, AuditedStore)]
-        return AuditTrail(self.audit_log, self.outbox, audited, account=self.settings.mill.account)
-
-    @cached_property
-    def checker(self) -> Checker:
-        """Checks single items by all four sources."""
-        return Checker(self.providers, self.manifest, self.audit_trail)
-
-    @cached_property
-    def reports(self) -> ReportFolder:
-        """The integrity reports, each chained to the one before."""
-        return ReportFolder(self.folder / "reports")
-
-    @cached_property
-    def reporter(self) -> Reporter:
-        """Makes reports, and writes down in a ledger that they were made."""
-        return Reporter(self.reports, self.bit_log, account=self.settings.mill.account, anchor=self.anchor_report)
-
-    @cached_property
-    def report_ledger(self) -> LogLedger:
-        """The ledger of the integrity reports."""
-        return LogLedger(self.store, self.clock, name=REPORT_LEDGER)
-
-    def anchor_report(self, report: Report) -> LedgerEntry:
-        """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""
-        return self.report_ledger.append(anchor_string(1, cid_of(encode_report(report))))
-
-    @cached_property
     def policies(self) -> Policies:
         """The duplication policies, as they are now."""
         return PolicyRepository(self.policy_place).load()
@@ -390,16 +303,6 @@ class Node:
         if space is None:
             return FolderPlace(self.settings.policy_folder)
         return SpacePlace(self.providers[space[0]], space[1])
-
-    @cached_property
-    def repairs(self) -> RepairLog:
-        """What was healed, and what was not and why."""
-        return RepairLog(self.database)
-
-    @cached_property
-    def repairer(self) -> Repairer:
-        """Heals copies by a vote of the manifest and the others."""
-        return Repairer(self.providers, self.manifest, self.repairs, sources=self.policies.sources)
 
     def queue(self, name: str) -> WorkQueue:
         """The work queue *name*, opened once and kept."""
@@ -432,40 +335,6 @@ class Node:
             self._resources.callback(self._engines[url].dispose)
         return self._engines[url]
 
-    def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
-        """A worker manager for the queues *names*, the first of them first."""
-        providers, manifest, checker = self.providers, self.manifest, self.checker
-        processors: dict[type[Any], Processor] = {
-            Duplicate: DuplicationProcessor(providers, manifest),
-            BitCheck: BitCheckProcessor(checker),
-            BitError: BitErrorProcessor(checker, self.repairer, self.audit_trail),
-            BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, self.reporter),
-            StorageStatistics: StatisticsProcessor(manifest, self.statistics, providers),
-            Repair: RepairProcessor(self.repairer),
-            Audit: AuditProcessor(self.outbox, lambda: self.policies),
-        }
-        mill = self.settings.mill
-        return WorkerManager(
-            [self.queue(name) for name in names],
-            Registry(processors),
-            Sink(self.manifest, _Queues(self), (self.audit_log, self.outbox), self.bit_log),
-            self.clock,
-            WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
-            on_progress=on_progress,
-        )
-
-    def monitor(self, *names: QueueName) -> Monitor:
-        """Watches the queues *names*, and tells whom the settings name of alarms."""
-        alarms = self.settings.mill.alarms
-        receivers: list[Receiver] = []
-        if alarms.webhook:
-            receivers.append(WebHook(alarms.webhook))
-        if alarms.command:
-            receivers.append(Command(alarms.command))
-        if alarms.mail_to:
-            receivers.append(Mail(alarms.smtp_host, alarms.smtp_port, alarms.mail_from, alarms.mail_to))
-        return Monitor({name.value: self.queue(name) for name in names}, self.clock, Alarms(alarms.most), receivers)
-
     # Spark
 
     def spark(self) -> contextlib.AbstractContextManager[SparkSession]:
@@ -475,17 +344,6 @@ class Node:
         pipeline = self.settings.pipeline
         options = SparkOptions(pipeline.master, pipeline.driver_memory, pipeline.java)
         return spark_session(self.folder / "spark", options, clock=self.clock)
-
-
-class _Queues(dict[str, WorkQueue]):
-    """The node's queues by name, each opened when a task is first put on it."""
-
-    def __init__(self, node: Node) -> None:
-        super().__init__()
-        self._node = node
-
-    def __missing__(self, name: str) -> WorkQueue:
-        return self._node.queue(name)
 
 
 def _make_durable(connection: Any, _record: Any) -> None:

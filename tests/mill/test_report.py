@@ -99,7 +99,7 @@ def test_reports_of_a_space_are_chained(tmp_path: Path) -> None:
     assert folder.latest("1", "s") is None
     assert folder.verify("1", "s") is None
     for verdict in (Verdict.SUCCESS, Verdict.FAILURE, Verdict.SUCCESS):
-        folder.save(report(verdict), b"tsv")
+        folder.save(report(verdict), ["tsv"])
     first, second, third = folder.reports("1", "s")
     assert (first.previous, second.previous, third.previous) == (None, first.sha256, second.sha256)
     assert folder.verify("1", "s") == third.sha256

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from millstream.cli.mill_audit import audit, reconcile
-from millstream.cli.mill_check import check, repair, report
+from millstream.cli.mill_check import check, repair
 from millstream.cli.mill_duplicate import duplicate, forget
 from millstream.cli.mill_policy import policy
+from millstream.cli.mill_report import report, statistics
 from millstream.cli.mill_work import work
 
 
@@ -16,5 +17,5 @@ def mill() -> None:
     """Duplicate by policy, check every bit, repair, report."""
 
 
-for command in (policy, duplicate, check, repair, report, work, forget, audit, reconcile):
+for command in (policy, duplicate, check, repair, report, statistics, work, forget, audit, reconcile):
     mill.add_command(command)

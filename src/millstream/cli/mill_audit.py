@@ -33,7 +33,7 @@ def audit(
             for provider in node.providers.values():
                 if isinstance(provider, AuditedStore):
                     provider.recover()
-        _process_audits(node)
+        process_audits(node)
         events = node.audit_log.events(store, space, content_id)
         if as_json:
             for event in events:
@@ -55,7 +55,7 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
     """
     found = 0
     with Node.open(settings) as node:
-        _process_audits(node)
+        process_audits(node)
         for where in chosen_spaces(node, store, space, known=node.audit_log.spaces()):
             if not isinstance(node.providers[where[0]], AuditedStore):
                 continue
@@ -69,6 +69,7 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
     return 1 if found else 0
 
 
-def _process_audits(node: Node) -> None:
+def process_audits(node: Node) -> None:
+    """Let workers process the changes of audited stores that wait."""
     if node.outbox.undelivered() or node.queue(QueueName.AUDIT).depth().open:
         node.workers(QueueName.AUDIT).run_until_drained()

@@ -1,18 +1,18 @@
-"""``millstream mill check``, ``repair`` and ``report``: find damage, heal it, say so."""
+"""``millstream mill check`` and ``repair``: find damage, heal it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
-import msgspec
 
-from millstream.cli.common import data_options, is_terminal, json_option, print_json, size_text
+from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_progress import print_tally, progress_bar, work_off
+from millstream.cli.mill_report import print_report
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.mill.checker import Checked
-from millstream.mill.report import Report, ReportResult, build_report, tsv_lines
+from millstream.mill.report import Report, ReportResult
 from millstream.mill.sweep import check_space
 from millstream.mill.tasks import QueueName, encode_task
 from millstream.node import Node
@@ -32,9 +32,10 @@ def check(settings: Settings, only_store: str | None, only_space: str | None, as
     """
     good = True
     with Node.open(settings) as node:
+        process_audits(node)
         for store, space in chosen_spaces(node, only_store, only_space):
             report = _check(node, store, space)
-            _print_report(report, as_json)
+            print_report(report, as_json)
             good = good and report.result == ReportResult.SUCCESS
     return 0 if good else 1
 
@@ -71,65 +72,22 @@ def repair(settings: Settings, item: Sequence[str], dry_run: bool, as_json: bool
         return 1 if healing.refused else 0
 
 
-@click.command()
-@click.argument("store", required=False)
-@click.argument("space", required=False)
-@click.option("--verify", is_flag=True, help="Walk the chain of reports and print the SHA-256 of the last one.")
-@data_options
-@json_option
-def report(settings: Settings, store: str | None, space: str | None, verify: bool, as_json: bool) -> int:
-    """Print the latest report of every space. Exit code 1 unless all say SUCCESS."""
-    good = True
-    with Node.open(settings) as node:
-        for where in chosen_spaces(node, store, space):
-            latest = node.reports.latest(*where)
-            if latest is None:
-                click.echo(f"{where[0]}/{where[1]}: never checked; run `millstream mill check`", err=True)
-                good = False
-                continue
-            if verify:
-                click.echo(f"{where[0]}/{where[1]}: {node.reports.verify(*where)}")
-            else:
-                _print_report(latest, as_json)
-            good = good and latest.result == ReportResult.SUCCESS
-    return 0 if good else 1
-
-
 def _check(node: Node, store: str, space: str) -> Report:
-    started, account = node.clock.now(), node.settings.mill.account
-    lines: list[str] = []
+    started = node.clock.now()
 
     def follow(group: Sequence[Checked]) -> None:
-        rows = list(tsv_lines((one.result for one in group), account=account))
-        lines.extend(rows[1:] if lines else rows)
         for name in (QueueName.REPAIR, QueueName.BIT_ERROR):
             tasks = [encode_task(one.task[1]) for one in group if one.task and one.task[0] == name]
             if tasks:
                 node.queue(name).put(tasks)
+        for missed in (one.missed for one in group if one.missed):
+            node.outbox.add(missed)
         progress.advance(bar, len(group))
 
     with progress_bar(not is_terminal()) as progress:
         bar = progress.add_task(f"{store}/{space}", total=node.manifest.count(store, space))
-        threads = node.settings.mill.workers
-        tally = check_space(node.providers, node.manifest, store, space, threads=threads, on_checked=follow)
-    made = build_report(tally, store, space, started_at=started, ended_at=node.clock.now(), account=account)
-    node.reports.save(made, "".join(lines).encode())
-    return made
-
-
-def _print_report(found: Report, as_json: bool) -> None:
-    if as_json:
-        values: dict[str, Any] = msgspec.to_builtins(found)
-        print_json(values)
-        return
-    click.echo(
-        f"{found.store}/{found.space}: {found.result.value}: {found.listed:,} listed, {found.checked:,} checked, "
-        f"{found.explained:,} explained, {found.failed:,} failed, {size_text(found.bytes)} read, "
-        f"coverage {found.coverage:.1%}"
-    )
-    for finding in found.findings[:20]:
-        click.echo(f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}")
-    if len(found.findings) > 20:
-        click.echo(f"  … and {len(found.findings) - 20:,} more; see --json")
-    for note in found.notes:
-        click.echo(f"  {note}")
+        tally = check_space(
+            node.providers, node.manifest, store, space, threads=node.settings.mill.workers, on_checked=follow,
+            checker=node.checker, writer=node.check_writer,
+        )  # fmt: skip
+    return node.reporter.keep(node.reporter.make(tally, store, space, since=started, until=node.clock.now()))

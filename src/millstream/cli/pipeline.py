@@ -64,10 +64,10 @@ def integrity(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
     """Read every copy on every store and judge it; exit code 1 unless all was listed, checked and found whole."""
     with Node.open(settings) as node:
         judged = _sweep(node, name or _run_name(node, "integrity", "sweep", spaces), spaces)
-        node.manifest.apply(judged.results())
+        node.check_writer.write(judged.results())
         found = judged.spaces()
         for space in found:
-            _save(node, space.report)
+            node.reporter.keep(space.report)
     _print_spaces(found, as_json=as_json)
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
 
@@ -99,13 +99,6 @@ def _sweep(node: Node, run: str, spaces: tuple[str, ...]) -> Judged:
     with node.spark() as spark:
         sweep = run_integrity(spark, jobs, run, stores, node.manifest.rows(), spaces=spaces or None, clock=node.clock)
         return run_report(spark, jobs, sweep, clock=node.clock)
-
-
-def _save(node: Node, found: Report) -> None:
-    """Keep the report, unless a run of the same sweep has kept it before."""
-    latest = node.reports.latest(found.store, found.space)
-    if latest is None or (latest.started_at, latest.ended_at) != (found.started_at, found.ended_at):
-        node.reports.save(found)
 
 
 def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...]) -> str:

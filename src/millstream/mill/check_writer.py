@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from millstream.mill.bit_log import BitLog
+from millstream.mill.joining import groups
 from millstream.mill.manifest import CheckResult, Manifest
+
+_GROUP = 10_000
 
 
 class CheckWriter:
@@ -15,8 +18,9 @@ class CheckWriter:
         self._manifest = manifest
         self._bit_log = bit_log
 
-    def write(self, results: Sequence[CheckResult]) -> None:
-        """Write down *results*; doing so twice changes nothing more."""
-        if self._bit_log is not None:
-            self._bit_log.append(results)
-        self._manifest.apply(results)
+    def write(self, results: Iterable[CheckResult]) -> None:
+        """Write down *results*, group by group; doing so twice changes nothing more."""
+        for group in groups(results, _GROUP):
+            if self._bit_log is not None:
+                self._bit_log.append(group)
+            self._manifest.apply(group)

@@ -33,7 +33,7 @@ class ReportFolder:
         *tsv* are the lines of its table, which are written as they come.
         Its ``previous`` is set here. Raises :class:`ReportError` where the chain is broken already.
         """
-        folder = self._folder(report.store, report.space)
+        folder = self.folder(report.store, report.space)
         folder.mkdir(parents=True, exist_ok=True)
         last = self._paths(report.store, report.space)[-1:]
         previous = _read(last[0]).sha256 if last else None
@@ -73,11 +73,12 @@ class ReportFolder:
             previous = report.sha256
         return previous
 
-    def _folder(self, store: str, space: str) -> Path:
+    def folder(self, store: str, space: str) -> Path:
+        """Where the reports of a space lie, or will lie."""
         return self._root / _encode(store) / _encode(space)
 
     def _paths(self, store: str, space: str) -> Sequence[Path]:
-        folder = self._folder(store, space)
+        folder = self.folder(store, space)
         return sorted(path for path in folder.glob("*.json") if _NAME.fullmatch(path.name)) if folder.is_dir() else []
 
 

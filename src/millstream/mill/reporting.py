@@ -34,21 +34,25 @@ class Reporter:
     ) -> None:
         self._folder, self._bit_log, self._account, self._anchor = folder, bit_log, account, anchor
 
-    def keep(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int, more: Lines = ()) -> Report:
-        """Keep the report of *tally*, of checks from *since* to *until* (microseconds); the bit log forgets them.
+    def make(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int) -> Report:
+        """The report of *tally*, of checks from *since* to *until* (microseconds)."""
+        return build_report(tally, store, space, started_at=since, ended_at=until, account=self._account)
 
-        *more* are results that are not in the bit log. A report that began at *since* and is there already, because
-        whoever made it died before he could say so, is not made again.
+    def keep(self, made: Report, more: Lines = ()) -> Report:
+        """Keep the report *made*, chained to the one before; the bit log forgets what it speaks of.
+
+        *more* are results that are not in the bit log, in the order of the ids. A report that began at the same moment
+        and is there already, because whoever kept it died before he could say so, is not kept twice.
         """
+        store, space, since = made.store, made.space, made.started_at
         report = self._kept(store, space, since)
         if report is None:
-            made = build_report(tally, store, space, started_at=since, ended_at=until, account=self._account)
             results = _merged(self._bit_log.results(store, space, since=since), more)
             self._folder.save(made, tsv_lines(results, account=self._account))
             report = self._kept(store, space, since) or made
         if self._anchor is not None:
             self._anchor(report)
-        self._bit_log.purge(store, space, until=until)
+        self._bit_log.purge(store, space, until=made.ended_at)
         return report
 
     def _kept(self, store: str, space: str, since: int) -> Report | None:
@@ -81,14 +85,16 @@ class BitReportProcessor:
                 if found is None and entry is not None:
                     tally.add([self._unchecked(place)])
                     continue
-                if found is None or _is_outdated(found, row):
-                    late.append(self._checker.check(place))
-                    found = late[-1].result
-                tally.add([found])
+                if found is not None and not _is_outdated(found, row):
+                    tally.add([found])
+                    continue
+                late.append(self._checker.check(place))
+                tally.add([late[-1].result])
         except StoreError as error:
             tally.fail(f"the listing broke off: {error}")
         until, more = self._providers.clock.now(), [one.result for one in late]
-        report = self._reporter.keep(tally, task.store, task.space, since=task.since, until=until, more=more)
+        made = self._reporter.make(tally, task.store, task.space, since=task.since, until=until)
+        report = self._reporter.keep(made, more)
         return Result(
             f"{task.store}/{task.space}: {report.result.value}, coverage {report.coverage:.1%}",
             checks=tuple(more),

@@ -61,20 +61,16 @@ class Statistics:
     def latest(self, store: str | None = None) -> Sequence[SpaceSize]:
         """The last size of every space, of one *store* or of all, sorted."""
         row = _statistics.c
-        last = sa.select(row.store, row.space, sa.func.max(row.at), row.items, row.bytes)
-        query = last.group_by(row.store, row.space).order_by(row.store, row.space)
+        columns: tuple[Any, ...] = (row.store, row.space, sa.func.max(row.at), row.items, row.bytes)
+        query = sa.select(*columns).group_by(row.store, row.space).order_by(row.store, row.space)
         return self._read(query if store is None else query.where(row.store == store))
 
     def averages(self, store: str, space: str, period: Period) -> Sequence[SpaceSize]:
         """The mean size of a space in each period that has figures, the oldest first; ``at`` is when it began."""
         row, length = _statistics.c, int(period) * MICROSECONDS
-        began: Any = row.at // length * length
-        query = (
-            sa.select(row.store, row.space, began, sa.func.avg(row.items), sa.func.avg(row.bytes))
-            .where(row.store == store, row.space == space)
-            .group_by(began)
-            .order_by(began)
-        )
+        began = row.at // length * length
+        columns: tuple[Any, ...] = (row.store, row.space, began, sa.func.avg(row.items), sa.func.avg(row.bytes))
+        query = sa.select(*columns).where(row.store == store, row.space == space).group_by(began).order_by(began)
         return self._read(query)
 
     def _read(self, query: sa.Select[Any]) -> Sequence[SpaceSize]:

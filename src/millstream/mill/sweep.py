@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from millstream.mill.check_writer import CheckWriter
 from millstream.mill.checker import Checked, Checker
 from millstream.mill.joining import groups, outer_join
 from millstream.mill.manifest import Manifest, ManifestRow
@@ -28,18 +29,27 @@ def check_space(
     *,
     threads: int = 4,
     on_checked: OnChecked | None = None,
+    checker: Checker | None = None,
+    writer: CheckWriter | None = None,
 ) -> SpaceTally:
-    """Check every item that the store lists or the manifest knows, and write the outcomes to the manifest.
+    """Check every item that the store lists or the manifest knows, and write the outcomes down.
 
-    Returns the tally, complete only if the listing went through to its end. Raises :class:`UnknownStoreError`.
+    *checker* and *writer* are by default such as know only the manifest. Returns the tally, complete only if the
+    listing went through to its end. Raises :class:`UnknownStoreError`.
     """
-    checker, tally = Checker(providers, manifest), SpaceTally()
+    checker, tally = checker or Checker(providers, manifest), SpaceTally()
+    writer = writer or CheckWriter(manifest)
     with ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool:
         try:
             for group in groups(_items(providers, manifest, store, space), GROUP):
-                checked = list(pool.map(lambda item: checker.sweep(Place(store, space, item[0]), item[1]), group))
+                audit = checker.audit_sums(store, space, [name for name, _ in group])
+
+                def check(item: tuple[str, ManifestRow | None], audit: Mapping[str, str | None] = audit) -> Checked:
+                    return checker.sweep(Place(store, space, item[0]), item[1], audit[item[0]])
+
+                checked = list(pool.map(check, group))
                 results = [one.result for one in checked]
-                manifest.apply(results)
+                writer.write(results)
                 tally.add(results)
                 if on_checked is not None:
                     on_checked(checked)

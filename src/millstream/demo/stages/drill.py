@@ -30,10 +30,10 @@ def sweep_copies(name: str) -> Callable[[Walk], Done]:
             walk.spark, jobs, name, node.settings.store_urls, node.manifest.rows(), spaces=SPACES, clock=node.clock
         )
         judged = run_report(walk.spark, jobs, sweep, clock=node.clock)
-        node.manifest.apply(judged.results())
+        node.check_writer.write(judged.results())
         spaces = judged.spaces()
         for space in spaces:
-            _keep_report(node, space)
+            node.reporter.keep(space.report)
         found = sorted(judged.findings(), key=lambda finding: (finding.store, finding.space, finding.content_id))
         findings = [msgspec.to_builtins(finding) for finding in found]
         facts = {"spaces": [_row(space) for space in spaces], "findings": findings}
@@ -65,14 +65,6 @@ def heal_copies(walk: Walk) -> Done:
     healings = [event for event in node.repairs.last() if event.healed]
     sizes = [node.providers[event.store].info(event.space, event.content_id).size for event in healings]
     return Done({"copies healed": len(healings)}, sum(sizes))
-
-
-def _keep_report(node: Node, space: SpaceSweep) -> None:
-    """Save the report of *space*, unless a run that was cut short has done so already."""
-    report = space.report
-    latest = node.reports.latest(report.store, report.space)
-    if latest is None or (latest.started_at, latest.ended_at) != (report.started_at, report.ended_at):
-        node.reports.save(report)
 
 
 def _row(space: SpaceSweep) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""``millstream mill report`` and ``statistics``: what checks found, and how much there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.mill_spaces import chosen_spaces
+from millstream.core.durable import write_durably
+from millstream.mill.report import Report, ReportResult
+from millstream.mill.report_page import age_text, overview
+from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@click.option(
+    "--verify", is_flag=True, help="Walk the chain of reports, compare it with the ledger, print the last SHA-256."
+)
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with a line a space.")
+@data_options
+@json_option
+def report(
+    settings: Settings, *, store: str | None, space: str | None, verify: bool, html: Path | None, as_json: bool
+) -> int:
+    """Print the latest report of every space, and how old it is. Exit code 1 unless all say SUCCESS."""
+    with Node.open(settings) as node:
+        places = chosen_spaces(node, store, space, known=node.reports.spaces())
+        latest = [node.reports.latest(*place) for place in places]
+        now = node.clock.now()
+        if verify:
+            return _verify(node, places)
+        for place, found in zip(places, latest, strict=True):
+            if found is None:
+                click.echo(f"{place[0]}/{place[1]}: never checked; run `millstream mill check`", err=True)
+            else:
+                print_report(found, as_json, now)
+    if html is not None:
+        write_durably(html, "".join(overview(places, latest, now)).encode())
+    return 0 if all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
+
+
+def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
+    """Exit code 1 where a report is not in the ledger."""
+    is_anchored, missing = node.is_anchored(), 0
+    for store, space in places:
+        head = node.reports.verify(store, space)
+        unknown = [one for one in node.reports.reports(store, space) if not is_anchored(one)]
+        missing += len(unknown)
+        note = f"; {len(unknown):,} of its reports are not in the ledger" if unknown else ""
+        click.echo(f"{store}/{space}: {head or 'never checked'}{note}")
+    return 1 if missing else 0
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option("--count", is_flag=True, help="Count now, by tasks on the queue storage-statistics.")
+@data_options
+@json_option
+def statistics(settings: Settings, store: str | None, count: bool, as_json: bool) -> None:
+    """Print how many items and bytes each space had when it was last counted."""
+    with Node.open(settings) as node:
+        if count:
+            places = [place for place in node.manifest.spaces() if store in (None, place[0])]
+            node.queue(QueueName.STORAGE_STATISTICS).put([encode_task(StorageStatistics(*place)) for place in places])
+            node.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
+        for size in node.statistics.latest(store):
+            if as_json:
+                print_json(size)
+            else:
+                click.echo(f"{size.store}/{size.space}: {size.items:,} items, {size_text(size.bytes)}")
+
+
+def print_report(found: Report, as_json: bool, now: int | None = None) -> None:
+    """Print *found*; *now* (microseconds) tells how old it is."""
+    if as_json:
+        values: dict[str, Any] = msgspec.to_builtins(found)
+        print_json(values)
+        return
+    age = "" if now is None else f", {age_text(now - found.ended_at)} ago"
+    click.echo(
+        f"{found.store}/{found.space}: {found.result.value}{age}: {found.listed:,} listed, {found.checked:,} checked, "
+        f"{found.explained:,} explained, {found.failed:,} failed, {size_text(found.bytes)} read, "
+        f"coverage {found.coverage:.1%}"
+    )
+    for finding in found.findings[:20]:
+        click.echo(f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}")
+    if len(found.findings) > 20:
+        click.echo(f"  … and {len(found.findings) - 20:,} more; see --json")
+    for note in found.notes:
+        click.echo(f"  {note}")

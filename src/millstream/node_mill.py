@@ -1,0 +1,218 @@
+"""The node's mill: tables, checks, reports and workers, wired from the node's database, stores and queues."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from millstream.anchoring import LedgerEntry, LogLedger
+from millstream.anchoring.manifest import anchor_string
+from millstream.core.cid import cid_of
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.log import LogStore
+from millstream.mill.alarms import Alarms
+from millstream.mill.audit_log import AuditLog
+from millstream.mill.audit_trail import AuditTrail
+from millstream.mill.auditor import AuditProcessor
+from millstream.mill.bit_log import BitLog
+from millstream.mill.check_writer import CheckWriter
+from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.manifest import Manifest
+from millstream.mill.monitor import Monitor
+from millstream.mill.notices import Command, Mail, Receiver, WebHook
+from millstream.mill.policy_repository import Policies
+from millstream.mill.processor import Processor, Registry, Sink
+from millstream.mill.providers import Providers
+from millstream.mill.repair_log import RepairLog
+from millstream.mill.repairer import Repairer, RepairProcessor
+from millstream.mill.report import Report, encode_report
+from millstream.mill.report_folder import ReportFolder
+from millstream.mill.reporting import BitReportProcessor, Reporter
+from millstream.mill.resolution import BitErrorProcessor
+from millstream.mill.statistics import Statistics, StatisticsProcessor
+from millstream.mill.tasks import (
+    Audit,
+    BitCheck,
+    BitError,
+    BitReport,
+    Duplicate,
+    QueueName,
+    Repair,
+    StorageStatistics,
+)
+from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
+from millstream.queue import WorkQueue
+from millstream.settings import AlarmSettings, Settings
+from millstream.stores.audit import AuditedStore, Outbox
+
+REPORT_LEDGER = "mill.ledger"
+"""The log of the ledger of integrity reports."""
+
+
+class MillNode(abc.ABC):
+    """What the mill of a node is made of. Thread-safe."""
+
+    settings: Settings
+    folder: Path
+    clock: Clock
+
+    @property
+    @abc.abstractmethod
+    def store(self) -> LogStore:
+        """The store of the message logs."""
+
+    @property
+    @abc.abstractmethod
+    def database(self) -> sa.Engine:
+        """The node's database."""
+
+    @property
+    @abc.abstractmethod
+    def providers(self) -> Providers:
+        """The storage providers by id."""
+
+    @property
+    @abc.abstractmethod
+    def policies(self) -> Policies:
+        """The duplication policies, as they are now."""
+
+    @abc.abstractmethod
+    def queue(self, name: str) -> WorkQueue:
+        """The work queue *name*, opened once and kept."""
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """Changes of audited stores that are on their way to the audit log."""
+        return Outbox(self.database, self.clock)
+
+    @cached_property
+    def audit_log(self) -> AuditLog:
+        """Every change that was made to audited stores."""
+        return AuditLog(self.database)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What each copy must hash to, and when it last did."""
+        return Manifest(self.database)
+
+    @cached_property
+    def bit_log(self) -> BitLog:
+        """What checks found since the last report of each space."""
+        return BitLog(self.database)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """How much each space held, and when."""
+        return Statistics(self.database)
+
+    @cached_property
+    def audit_trail(self) -> AuditTrail:
+        """What the audit says of items, for checks."""
+        audited = [name for name, store in self.providers.items() if isinstance(store, AuditedStore)]
+        return AuditTrail(self.audit_log, self.outbox, audited, account=self.settings.mill.account)
+
+    @cached_property
+    def checker(self) -> Checker:
+        """Checks single items by all four sources."""
+        return Checker(self.providers, self.manifest, self.audit_trail)
+
+    @cached_property
+    def reports(self) -> ReportFolder:
+        """The integrity reports, each chained to the one before."""
+        return ReportFolder(self.folder / "reports")
+
+    @cached_property
+    def reporter(self) -> Reporter:
+        """Makes reports, and writes down in a ledger that they were made."""
+        return Reporter(self.reports, self.bit_log, account=self.settings.mill.account, anchor=self.anchor_report)
+
+    @cached_property
+    def check_writer(self) -> CheckWriter:
+        """Writes down what checks found."""
+        return CheckWriter(self.manifest, self.bit_log)
+
+    @cached_property
+    def report_ledger(self) -> LogLedger:
+        """The ledger of the integrity reports."""
+        return LogLedger(self.store, self.clock, name=REPORT_LEDGER)
+
+    def anchor_report(self, report: Report) -> LedgerEntry:
+        """The ledger's entry for *report*, made if need be: ``1.<CID of its canonical JSON>``."""
+        return self.report_ledger.append(_anchor(report))
+
+    def is_anchored(self) -> Callable[[Report], bool]:
+        """Whether a report is in the ledger, whose chain is checked first. Raises :class:`LedgerError`."""
+        self.report_ledger.verify()
+        anchored = {entry.anchor_string for entry in self.report_ledger.entries()}
+        return lambda report: _anchor(report) in anchored
+
+    @cached_property
+    def repairs(self) -> RepairLog:
+        """What was healed, and what was not and why."""
+        return RepairLog(self.database)
+
+    @cached_property
+    def repairer(self) -> Repairer:
+        """Heals copies by a vote of the manifest and the others."""
+        return Repairer(self.providers, self.manifest, self.repairs, sources=self.policies.sources)
+
+    def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
+        """A worker manager for the queues *names*, the first of them first."""
+        providers, manifest, checker = self.providers, self.manifest, self.checker
+        processors: dict[type[Any], Processor] = {
+            Duplicate: DuplicationProcessor(providers, manifest),
+            BitCheck: BitCheckProcessor(checker),
+            BitError: BitErrorProcessor(checker, self.repairer, self.audit_trail),
+            BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, self.reporter),
+            StorageStatistics: StatisticsProcessor(manifest, self.statistics, providers),
+            Repair: RepairProcessor(self.repairer),
+            Audit: AuditProcessor(self.outbox, lambda: self.policies),
+        }
+        mill = self.settings.mill
+        return WorkerManager(
+            [self.queue(name) for name in names],
+            Registry(processors),
+            Sink(self.manifest, _Queues(self), (self.audit_log, self.outbox), self.bit_log),
+            self.clock,
+            WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
+            on_progress=on_progress,
+        )
+
+    def monitor(self, *names: QueueName) -> Monitor:
+        """Watches the queues *names*, and tells whom the settings name of alarms."""
+        alarms = self.settings.mill.alarms
+        return Monitor(
+            {name.value: self.queue(name) for name in names}, self.clock, Alarms(alarms.most), _receivers(alarms)
+        )
+
+
+def _anchor(report: Report) -> str:
+    return anchor_string(1, cid_of(encode_report(report)))
+
+
+def _receivers(alarms: AlarmSettings) -> list[Receiver]:
+    receivers: list[Receiver] = []
+    if alarms.webhook:
+        receivers.append(WebHook(alarms.webhook))
+    if alarms.command:
+        receivers.append(Command(alarms.command))
+    if alarms.mail_to:
+        receivers.append(Mail(alarms.smtp_host, alarms.smtp_port, alarms.mail_from, alarms.mail_to))
+    return receivers
+
+
+class _Queues(dict[str, WorkQueue]):
+    """The node's queues by name, each opened when a task is first put on it."""
+
+    def __init__(self, node: MillNode) -> None:
+        super().__init__()
+        self._node = node
+
+    def __missing__(self, name: str) -> WorkQueue:
+        return self._node.queue(name)

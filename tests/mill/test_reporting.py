@@ -1,0 +1,157 @@
+"""Reports out of the bit log: full coverage or no success, whatever happened between the checks and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.mill.bit_log import BitLog
+from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.place import Place
+from millstream.mill.processor import Registry, Sink
+from millstream.mill.report import Report, ReportResult
+from millstream.mill.report_folder import ReportFolder
+from millstream.mill.report_page import age_text, overview, page
+from millstream.mill.reporting import BitReportProcessor, Reporter
+from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
+from millstream.mill.workers import WorkerManager
+from millstream.testing.faulty_store import UnavailableStore
+
+
+class Desk:
+    """A world with three items in store "1", their checks on a queue, and reports of them."""
+
+    def __init__(self, world: Any, folder: Path) -> None:
+        self.world, self.bit_log, self.folder = world, BitLog(world.engine), ReportFolder(folder)
+        self.anchored: list[Report] = []
+        for name in "abc":
+            world.put(Place("1", "s", name), name.encode() * 10)
+            world.put(Place("2", "s", name), name.encode() * 10)
+        self.since = world.clock.now()
+
+    def work(self, *tasks: Any) -> None:
+        providers, manifest = self.world.providers, self.world.manifest
+        checker = Checker(providers, manifest)
+        reporter = Reporter(self.folder, self.bit_log, anchor=self.anchored.append)
+        registry = Registry(
+            {
+                BitCheck: BitCheckProcessor(checker),
+                BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, reporter),
+            }
+        )
+        queues = {name: self.world.queue(name) for name in QueueName}
+        queues[QueueName.BIT_INTEGRITY].put([encode_task(task) for task in tasks])
+        sink = Sink(manifest, queues, bit_log=self.bit_log)
+        WorkerManager([queues[QueueName.BIT_INTEGRITY]], registry, sink, self.world.clock).run_until_drained()
+
+    def check(self, *names: str) -> None:
+        self.work(*[BitCheck("1", "s", name) for name in names])
+        self.world.clock.advance(1)
+
+    def report(self, note: str = "") -> Report:
+        self.work(BitReport("1", "s", self.since, 3, note))
+        latest = self.folder.latest("1", "s")
+        assert latest is not None
+        return latest
+
+
+@pytest.fixture
+def desk(world: Any, tmp_path: Path) -> Desk:
+    return Desk(world, tmp_path / "reports")
+
+
+def rows(report: Report) -> dict[str, str]:
+    return {finding.content_id: f"{finding.verdict} {finding.row}" for finding in report.findings}
+
+
+def test_p9_a_space_that_was_checked_whole_is_a_success_and_the_report_is_anchored_and_the_log_empty(
+    desk: Desk,
+) -> None:
+    desk.check(*"abc")
+    report = desk.report()
+    assert (report.result, report.listed, report.checked, report.coverage) == (ReportResult.SUCCESS, 3, 3, 1.0)
+    assert [one.sha256 for one in desk.anchored] == [report.sha256]
+    assert desk.bit_log.spaces() == []
+    lines = next(desk.folder.folder("1", "s").glob("*.tsv")).read_text().splitlines()
+    assert [line.split("\t")[5:7] for line in lines[1:]] == [["a", "SUCCESS"], ["b", "SUCCESS"], ["c", "SUCCESS"]]
+
+
+def test_p9_what_nobody_checked_keeps_a_report_from_success(desk: Desk) -> None:
+    desk.check(*"ab")
+    report = desk.report()
+    assert (report.result, rows(report)) == (ReportResult.INCOMPLETE, {"c": "ERROR –"})
+    assert report.coverage == pytest.approx(2 / 3)
+
+
+def test_p9_a_listing_that_broke_off_keeps_a_report_from_success(desk: Desk) -> None:
+    desk.check(*"abc")
+    report = desk.report("the listing broke off")
+    assert (report.result, report.notes) == (ReportResult.INCOMPLETE, ["the listing broke off"])
+    desk.since = desk.world.clock.now()
+    desk.check(*"abc")
+    desk.world.stores["1"] = UnavailableStore(desk.world.stores["1"], when=lambda call: call.method == "entries")
+    assert desk.report().result == ReportResult.INCOMPLETE
+
+
+def test_what_is_not_listed_any_more_is_found_by_the_report(desk: Desk) -> None:
+    desk.world.stores["1"].delete("s", "b")
+    desk.check(*"ac")
+    assert rows(desk.report()) == {"b": "FAILURE B18"}
+    assert desk.world.manifest.get("1", "s", "b").missing
+    assert desk.world.queue(QueueName.REPAIR).depth().ready == 1
+
+
+def test_a_finding_that_a_recorded_change_has_overtaken_is_looked_at_again(desk: Desk) -> None:
+    for name in "ab":
+        desk.world.stores["1"].delete("s", name)
+    desk.world.clock.advance(2)
+    desk.work(*[BitCheck("1", "s", name) for name in "abc"])
+    assert {one.row for one in desk.bit_log.results("1", "s")} == {"B1", "B18"}
+    desk.world.clock.advance(1)
+    desk.world.record(Place("1", "s", "a"), None, deleted=True)
+    desk.world.put(Place("1", "s", "b"), b"new")
+    report = desk.report()
+    assert (report.result, report.listed, rows(report)) == (ReportResult.SUCCESS, 2, {})
+
+
+def test_a_report_that_was_kept_before_its_worker_died_is_not_kept_twice(desk: Desk) -> None:
+    desk.check(*"abc")
+    first = desk.report()
+    assert desk.report() == first
+    assert len(list(desk.folder.reports("1", "s"))) == 1
+    desk.since = desk.world.clock.now()
+    desk.check(*"abc")
+    assert desk.report().previous == first.sha256
+
+
+def test_a_page_says_what_the_report_says_and_runs_nothing(desk: Desk) -> None:
+    evil = "<script>alert(1)</script>"
+    desk.world.put(Place("1", "s", evil), b"x" * 9)
+    desk.world.stores["1"].delete("s", evil)
+    desk.check(*"abc")
+    report = desk.report()
+    text = "".join(page(report))
+    assert text == next(desk.folder.folder("1", "s").glob("*.html")).read_text()
+    for expected in ("FAILURE", "100.00%", report.sha256, "B18 missing", "&lt;script&gt;"):
+        assert expected in text
+    assert "<script" not in text
+    day = 24 * 3600 * 1_000_000
+    listed = "".join(overview([("1", "s"), ("2", "<t>")], [report, None], report.ended_at + 3 * day))
+    assert "3 days" in listed and "NEVER" in listed and "&lt;t&gt;" in listed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 days")]
+)
+def test_an_age_is_told_in_its_largest_unit(seconds: int, text: str) -> None:
+    assert age_text(seconds * 1_000_000) == text
+
+
+def test_the_overview_and_the_folder_name_the_same_spaces(desk: Desk, new_world: Callable[..., Any]) -> None:
+    assert desk.folder.spaces() == []
+    desk.check(*"abc")
+    desk.report()
+    assert desk.folder.spaces() == [("1", "s")]
