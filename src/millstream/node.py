@@ -40,6 +40,8 @@ from millstream.mill.providers import Providers
 from millstream.mill.tasks import QueueName
 from millstream.node_mill import MillNode
 from millstream.queue import LogWorkQueue, WorkQueue
+from millstream.queue.noticed import NoticedWorkQueue
+from millstream.queue.task_rows import queue_names
 from millstream.settings import FILE_NAME, Settings
 from millstream.stores import CAS_SPACE, Store, open_provider
 from millstream.stores.audit import AuditedStore
@@ -319,12 +321,26 @@ class Node(MillNode):
         return queue
 
     def _broker_queue(self, name: str) -> WorkQueue:
+        from millstream.messaging.workqueue import SCHEME, RocketWorkQueue
         from millstream.queue.rabbitmq import RabbitWorkQueue
 
         settings = self.settings.queue
-        queue = RabbitWorkQueue(settings.broker, self._engine(settings.database), f"millstream.{name}", self.clock)
+        kind = RocketWorkQueue if settings.broker.startswith(SCHEME) else RabbitWorkQueue
+        engine = self._engine(settings.database)
+        queue: NoticedWorkQueue = kind(settings.broker, engine, self._broker_prefix + name, self.clock)
         self._resources.callback(queue.close)
         return queue
+
+    @property
+    def _broker_prefix(self) -> str:
+        """What the names of queues begin with at the broker; topics of RocketMQ may have no dots."""
+        return "millstream." if self.settings.queue.broker.startswith("amqp") else "millstream-"
+
+    def broker_queues(self) -> Sequence[str]:
+        """The names of the queues on the broker that the settings name."""
+        names = queue_names(self._engine(self.settings.queue.database))
+        prefix = self._broker_prefix
+        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
     def _engine(self, url: str) -> sa.Engine:
         """The database at *url*, kept open once for all; the node's own where there is none."""

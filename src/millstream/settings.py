@@ -166,8 +166,9 @@ def _seconds(duration: Duration) -> float:
 
 
 class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Work queues. They lie on logs of the node; with ``broker`` (``amqp://user:password@host:port/vhost``) their
-    notices travel over RabbitMQ, and their tasks lie in ``database`` (``mysql://…``), or in the node's own."""
+    """Work queues. They lie on logs of the node; with ``broker`` their notices travel over RabbitMQ
+    (``amqp://user:password@host:port/vhost``) or RocketMQ 5 (``rocketmq://host:port``, `millstream serve` too), and
+    their tasks lie in ``database`` (``mysql://…``), or in the node's own."""
 
     broker: str = ""
     database: str = ""

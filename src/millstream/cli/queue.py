@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.core.clock import MICROSECONDS, SystemClock
-from millstream.log import Log, LogSpec
-from millstream.queue import Depth, LogWorkQueue, recover
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, recover
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
@@ -21,7 +22,7 @@ LOG_PREFIX = "queue."
 
 @click.group()
 def queue() -> None:
-    """Depth and dead letters of work queues."""
+    """Depth and dead letters of work queues, on logs or, where the settings name one (queue.broker), on a broker."""
 
 
 @queue.command()
@@ -33,6 +34,11 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
 
     It may be asked while somebody works on the queue.
     """
+    if settings.queue.broker:
+        with Node.open(settings) as node:
+            for each in [name] if name else node.broker_queues():
+                _print_depth(each, node.queue(each).depth(), as_json)
+        return
     with open_store(settings.log_url, create=False, read_only=True) as store:
         names = [name] if name else [log.removeprefix(LOG_PREFIX) for log in store.logs() if log.startswith(LOG_PREFIX)]
         for each in names:
@@ -48,9 +54,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
 @store_options
 def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -> None:
     """List the dead tasks of the queue NAME with their causes."""
-    with open_store(settings.log_url, create=False, read_only=True) as store:
-        state, _ = recover(store.log(LogSpec(LOG_PREFIX + name), create=False))
-    for task in [task for task in state.dead() if task.task_id > after][:limit]:
+    for task in _dead(settings, name, limit, after):
         if as_json:
             body = task.body.decode("utf-8", "replace")
             facts = {"attempts": task.attempts, "cause": task.cause, "died_at": task.died_at}
@@ -67,7 +71,7 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
 @store_options
 def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: bool) -> None:
     """Make dead tasks of the queue NAME ready again: those named by TASK_IDS, or all of them."""
-    with _open(settings, name) as log, LogWorkQueue(log) as opened:
+    with _open(settings, name) as opened:
         count = opened.redrive(task_ids or None)
     if as_json:
         print_json({"queue": name, "redriven": count})
@@ -76,9 +80,26 @@ def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: b
 
 
 @contextlib.contextmanager
-def _open(settings: Settings, name: str) -> Iterator[Log]:
-    with open_store(settings.log_url, create=False) as store:
-        yield store.log(LogSpec(LOG_PREFIX + name), create=False)
+def _open(settings: Settings, name: str) -> Iterator[WorkQueue]:
+    """The queue *name*, to be worked on."""
+    if settings.queue.broker:
+        with Node.open(settings) as node:
+            yield node.queue(name)
+        return
+    with (
+        open_store(settings.log_url, create=False) as store,
+        LogWorkQueue(store.log(LogSpec(LOG_PREFIX + name), create=False)) as opened,
+    ):
+        yield opened
+
+
+def _dead(settings: Settings, name: str, limit: int, after: int) -> Sequence[DeadTask]:
+    if settings.queue.broker:
+        with _open(settings, name) as opened:
+            return opened.dead(limit=limit, after=after)
+    with open_store(settings.log_url, create=False, read_only=True) as store:
+        state, _ = recover(store.log(LogSpec(LOG_PREFIX + name), create=False))
+    return [task for task in state.dead() if task.task_id > after][:limit]
 
 
 def _print_depth(name: str, depth: Depth, as_json: bool) -> None:

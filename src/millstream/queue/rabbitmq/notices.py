@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.clock import Clock
+from millstream.queue.noticed import NOTICE_IDS, read_notice, write_notice
 from millstream.queue.protocol import QueueError, QueueInputError
 
 if TYPE_CHECKING:
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 TIERS = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 """How long the messages of each delay queue wait, in seconds."""
 
-NOTICE_IDS = 100
-"""The most tasks that one message speaks of: fewer messages than tasks, and still enough to share."""
-
 _RECONNECT = (0.1, 10.0)  # seconds between attempts: at first, at most
 _log = logging.getLogger(__name__)
-_ids = msgspec.json.Decoder(list[int])
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -81,7 +78,7 @@ class Notices:
                 method, _, body = channel.basic_get(self._name)
                 if method is None:
                     return
-                found.append(Notice(_decode(body), method.delivery_tag, self._session))
+                found.append(Notice(read_notice(body), method.delivery_tag, self._session))
 
         self._talk(get)
         return found
@@ -155,7 +152,7 @@ class Notices:
 
         queue = self._name if tier is None else self._tier_name(tier)
         properties = pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent, content_type="application/json")
-        channel.basic_publish("", queue, msgspec.json.encode(list(ids)), properties, mandatory=True)
+        channel.basic_publish("", queue, write_notice(ids), properties, mandatory=True)
 
     def _tier_name(self, tier: float) -> str:
         return f"{self._name}.delay.{int(tier * 1000)}ms"
@@ -181,14 +178,6 @@ def _tier(delay: float) -> float | None:
     return max((tier for tier in TIERS if tier <= delay), default=TIERS[0])
 
 
-def _decode(body: bytes) -> list[int]:
-    try:
-        return _ids.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        _log.warning("a message that is no notice was dropped")
-        return []
-
-
 def _parameters(url: str) -> Any:
     if urlsplit(url).scheme not in ("amqp", "amqps"):
         raise QueueInputError("a broker of RabbitMQ is amqp://user:password@host:port/vhost")
@@ -200,8 +189,3 @@ def _parameters(url: str) -> Any:
     parameters.blocked_connection_timeout = 30
     parameters.socket_timeout = 10
     return parameters
-
-
-def microseconds(seconds: float) -> int:
-    """*seconds* as a whole number of microseconds."""
-    return round(seconds * MICROSECONDS)

@@ -45,6 +45,14 @@ tasks = sa.Table(
 _CHUNK = 1_000
 
 
+def queue_names(engine: sa.Engine) -> Sequence[str]:
+    """The names of all queues that ever had a task in the database of *engine*, in their order."""
+    if not sa.inspect(engine).has_table(counters.name):
+        return []
+    with engine.connect() as connection:
+        return list(connection.scalars(sa.select(counters.c.queue).order_by(counters.c.queue)))
+
+
 class TaskRows:
     """The tasks of the queue *name*. Thread-safe.
 

@@ -1,0 +1,174 @@
+"""The work queue on a broker of ours passes the shipped suite and machine, and loses nothing in an outage."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from millstream.cli.main import run
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.messaging.broker.admin import TopicInfo
+from millstream.messaging.broker.remote import ask_broker
+from millstream.messaging.client import Credentials
+from millstream.messaging.workqueue import RocketNotices, RocketWorkQueue, read_url
+from millstream.node import Node
+from millstream.queue import QueueInputError, WorkQueue
+from millstream.settings import load_settings
+from millstream.testing.brokers import BrokerProcess
+from millstream.testing.queue_machine import OpenQueue, queue_machine
+from millstream.testing.queues import WorkQueueConformance
+
+_names = itertools.count(1)
+
+
+def new_name() -> str:
+    """A queue that the broker has never seen."""
+    return f"queue-{next(_names)}"
+
+
+def url(broker: BrokerProcess) -> str:
+    return f"rocketmq://127.0.0.1:{broker.port}"
+
+
+class TestQueueOnABroker(WorkQueueConformance):
+    @pytest.fixture(autouse=True)
+    def place(self, broker: BrokerProcess) -> Iterator[None]:
+        self.url, self.suffix = url(broker), new_name()
+        with ExitStack() as self.opened:
+            yield
+
+    def open_queue(self, folder: Path, name: str, clock: VirtualClock) -> WorkQueue:
+        engine = sa.create_engine(f"sqlite:///{folder / 'tasks.db'}", connect_args={"timeout": 30})
+        self.opened.callback(engine.dispose)
+        return RocketWorkQueue(self.url, engine, f"{name}-{self.suffix}", clock, server_time=False)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'tasks.db'}", connect_args={"timeout": 30})
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.long
+def test_p6_a_queue_on_a_broker_does_what_the_model_does(broker: BrokerProcess, engine: sa.Engine, size: str) -> None:
+    def make() -> OpenQueue:
+        name = new_name()
+        return lambda clock: RocketWorkQueue(url(broker), engine, name, clock, server_time=False)
+
+    examples = 200 if size == "long" else 5
+    run_state_machine_as_test(
+        queue_machine(make), settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
+    )
+
+
+def test_many_tasks_are_few_messages(broker: BrokerProcess, engine: sa.Engine) -> None:
+    name = new_name()
+    with RocketWorkQueue(url(broker), engine, name) as queue:
+        queue.put([b"%d" % n for n in range(1000)])
+        (topic,) = ask_broker(broker.place, "Topics", name, list[TopicInfo])
+        assert topic.messages == 10
+        assert [lease.body for lease in queue.lease(1000, visibility=30)] == [b"%d" % n for n in range(1000)]
+
+
+def test_two_workers_share_and_what_one_leaves_goes_to_the_other(broker: BrokerProcess, engine: sa.Engine) -> None:
+    name = new_name()
+    one, two = (RocketWorkQueue(url(broker), engine, name) for _ in range(2))
+    with one, two:
+        one.put([b"%d" % n for n in range(200)])
+        assert len(one.lease(1, visibility=30)) == 1
+        assert len(two.lease(200, visibility=30)) == 100
+        one.close()
+        assert len(two.lease(200, visibility=30)) == 99
+
+
+def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(broker: BrokerProcess, engine: sa.Engine) -> None:
+    clock = SystemClock()
+    with RocketWorkQueue(url(broker), engine, new_name()) as queue:
+        start = clock.monotonic()
+        queue.put([b"late"], delay=60.0)
+        queue.put([b"soon"], delay=0.5)
+        while not (leases := queue.lease(2, visibility=30)):
+            clock.sleep(0.01)
+        assert [lease.body for lease in leases] == [b"soon"]
+        assert 0.5 <= clock.monotonic() - start < 10.0
+
+
+def test_p6_nothing_is_lost_while_the_broker_is_away(
+    mortal_broker: BrokerProcess, engine: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = SystemClock()
+    with RocketWorkQueue(url(mortal_broker), engine, new_name()) as queue:
+        queue.put([b"before"])
+        mortal_broker.kill()
+        queue.put([b"during 1", b"during 2"])
+        found = [lease.body for lease in queue.lease(10, visibility=300)]
+        assert set(found) >= {b"during 1", b"during 2"}
+        queue.put([b"during 3"])
+        mortal_broker.start()
+        while len(found) < 4:
+            found += [lease.body for lease in queue.lease(10, visibility=300)]
+            clock.sleep(0.02)
+        assert sorted(found) == [b"before", b"during 1", b"during 2", b"during 3"]
+        assert queue.depth().leased == 4
+    assert sum("is away" in record.message for record in caplog.records) == 1, "an outage is one line"
+
+
+def test_a_queue_opens_and_works_while_there_is_no_broker(engine: sa.Engine) -> None:
+    with RocketWorkQueue("rocketmq://127.0.0.1:1", engine, new_name()) as queue:
+        queue.put([b"a"])
+        assert [lease.body for lease in queue.lease(1, visibility=30)] == [b"a"]
+
+
+def test_a_node_puts_its_queues_on_the_broker_that_its_settings_name(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_QUEUE__BROKER", url(broker))
+    found, _ = load_settings({"data": str(tmp_path / "node")})
+    with Node.open(found, create=True) as node:
+        queue = node.queue("bits")
+        assert isinstance(queue, RocketWorkQueue)
+        queue.put([b"a"])
+        assert [lease.body for lease in queue.lease(1, visibility=30)] == [b"a"]
+        queue.put([b"poison"])
+        queue.dead_letter(queue.lease(1, visibility=30)[0], cause="drill")
+    assert ask_broker(broker.place, "Topics", "millstream-bits", list[TopicInfo])
+    data = ["--data", str(tmp_path / "node")]
+    capsys.readouterr()
+    assert run(["queue", "depth", *data]) == 0
+    assert capsys.readouterr().out == "bits  0 ready  1 leased  0 delayed  1 dead\n"
+    assert run(["queue", "dead", "bits", *data]) == 0
+    assert "after 1 attempts: drill" in capsys.readouterr().out
+    assert run(["queue", "redrive", "bits", *data]) == 0
+    assert capsys.readouterr().out == "1 tasks of bits are ready again\n"
+
+
+def test_a_url_says_where_and_as_whom(tmp_path: Path) -> None:
+    for name in ("secret", "token"):
+        (tmp_path / name).write_text(f"{name} text\n")
+    text = f"rocketmq://me@host:81?secret_file={tmp_path}/secret&token_file={tmp_path}/token&tls=1&namespace=n"
+    place, options = read_url(text)
+    assert (str(place), options.namespace, options.tls is not None) == ("host:81", "n", True)
+    assert options.credentials == Credentials("me", "secret text", "token text")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://host:1", "rocketmq://host:1/path", "rocketmq://host:1?colour=red", "rocketmq://me@host:1",
+        "rocketmq://me:secret@host:1?secret_file=x", "rocketmq://host:1?secret_file=x", "rocketmq://me@host:1?secret_file=/no",
+        "rocketmq://host:1?tls_ca=/no",
+    ],
+)  # fmt: skip
+def test_a_url_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(QueueInputError):
+        read_url(text)
+    with pytest.raises(QueueInputError):
+        RocketNotices("rocketmq://host:1", "no.dots")
