@@ -223,10 +223,12 @@ def test_bodies_are_unpacked_and_bad_ones_are_told() -> None:
 
 def test_an_answer_that_does_not_match_the_request_is_an_error() -> None:
     response = v2.SendMessageResponse(status=v2.Status(code=v2.OK))
-    (result,) = _read_results(response, queue(0, "a"), 1)
+    (result,) = _read_results(response, queue(0, "a"), ["1"], "r")
     assert isinstance(result, errors.ServerFailedError)
     response.status.code = v2.FORBIDDEN
-    assert [type(each) for each in _read_results(response, queue(0, "a"), 2)] == [errors.ForbiddenError] * 2
+    assert [type(each) for each in _read_results(response, queue(0, "a"), ["1", "2"], "r")] == [
+        errors.ForbiddenError
+    ] * 2
 
 
 def test_calls_are_signed_as_the_protocol_has_it() -> None:

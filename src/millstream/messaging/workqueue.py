@@ -234,8 +234,8 @@ def read_url(url: str) -> tuple[Place, Options]:
     if ":" in account or bool(key) != bool(options.get("secret_file")):
         raise QueueInputError("the access key of a RocketMQ server stands in its URL, the secret in ?secret_file=/path")
     credentials = Credentials(key, _text(options, "secret_file"), _text(options, "token_file")) if key else None
-    files = [_bytes(options, name) for name in ("tls_ca", "tls_certificate", "tls_key")]
-    tls = Tls(*files) if any(files) or options.get("tls") == "1" else None
+    ca, certificate, private = (_bytes(options, name) for name in ("tls_ca", "tls_certificate", "tls_key"))
+    tls = Tls(ca, certificate, private) if ca or certificate or private or options.get("tls") == "1" else None
     namespace = options.get("namespace", "")
     return read_place(place), Options(namespace, credentials, tls, startup_timeout=_STARTUP_SECONDS, attempts=1)
 

@@ -109,7 +109,7 @@ class Service:
         messages = await self._receive(request, call)
         if not messages:
             return ReceivedBatch(v2.MESSAGE_NOT_FOUND, NOTHING_NEW)
-        return ReceivedBatch(v2.OK, "OK", [message.SerializeToString() for message in messages])
+        return ReceivedBatch(v2.OK, "OK", [message.SerializeToString() for message in messages], self._core.clock.now())
 
     async def _receive(self, request: v2.ReceiveMessageRequest, call: Call) -> list[v2.Message]:
         ask, topic = self._ask(request, call), request.message_queue.topic

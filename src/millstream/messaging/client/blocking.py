@@ -23,8 +23,8 @@ Listener = Callable[[Received], bool | None]
 class Producer(Blocking[producer.Producer]):
     """:class:`millstream.messaging.client.Producer`, blocking."""
 
-    def __init__(self, endpoints: str, topics: Iterable[str] = (), *, checker: Checker | None = None, options: Options = DEFAULTS, clock: Clock | None = None) -> None:
-        super().__init__(producer.Producer(endpoints, topics, checker=None if checker is None else in_threads(checker), options=options, clock=clock))
+    def __init__(self, endpoints: str, topics: Iterable[str] = (), *, checker: Checker | None = None, linger: float | timedelta | None = None, batch: int = 1000, batch_bytes: int = 1048576, options: Options = DEFAULTS, clock: Clock | None = None) -> None:
+        super().__init__(producer.Producer(endpoints, topics, checker=None if checker is None else in_threads(checker), linger=linger, batch=batch, batch_bytes=batch_bytes, options=options, clock=clock))
 
     def send(self, message: Message) -> Receipt:
         """Send *message*, and try again as the workflow has it. Raises :class:`ClientError`."""
@@ -36,6 +36,10 @@ class Producer(Blocking[producer.Producer]):
         Raises :class:`PartialFailureError` where some were not stored, which has the result of each, else the
         :class:`ClientError` that all share."""
         return self._loop.run(self._client.send_many(messages))
+
+    def flush(self) -> None:
+        """Send what lingers at once, and return when all of it has its result."""
+        self._loop.run(self._client.flush())
 
     def begin(self, message: Message) -> BlockingTransaction:
         """Send *message* as the half of a transaction: nobody gets it before :meth:`Transaction.commit`.

@@ -6,20 +6,29 @@ import abc
 import asyncio
 import itertools
 import logging
+import os
 import platform
 import socket
-import sys
-import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from millstream import __version__
 from millstream.core.clock import Clock, SystemClock
-from millstream.messaging.client.errors import ClientError, NotRunningError, ResourceNotFoundError, StartupError
+from millstream.messaging.client.commands import stack_trace, verified
+from millstream.messaging.client.errors import (
+    ClientError,
+    ForkedError,
+    NotRunningError,
+    ResourceNotFoundError,
+    StartupError,
+    UnsupportedError,
+)
 from millstream.messaging.client.ids import client_id
+from millstream.messaging.client.metrics import Metering, Meters, read_wanted
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.places import Endpoints, read_endpoints
+from millstream.messaging.client.recovery import Recovery
 from millstream.messaging.client.route import Route, read_queue
 from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.stream import Stream
@@ -29,6 +38,9 @@ from millstream.messaging.protocol.batches import OURS, is_offered
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
+
+SETTLING = 3.0
+"""Seconds that a server may take for its settings, beside the time of a request."""
 
 
 class Client(abc.ABC):
@@ -48,12 +60,19 @@ class Client(abc.ABC):
         self.id = client_id(next(_numbers), self.clock)
         self.topics = set(topics)
         self._signer = Signer(self.id, self.clock, namespace=options.namespace, credentials=options.credentials)
+        self._metering: Metering | None = None
         self._transports: dict[Endpoints, Transport] = {}
+        self._used: dict[Endpoints, float] = {}
         self._streams: dict[Endpoints, Stream] = {}
+        self._recoveries: dict[Endpoints, Recovery] = {}
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Future[Route]] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._heart: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._is_running = False
+        self._is_prepared = False
+        self._process = 0
         self.batched: set[Endpoints] = set()
         """Servers that give many messages in one answer."""
 
@@ -67,11 +86,14 @@ class Client(abc.ABC):
         await self.close()
 
     async def start(self) -> None:
-        """Fetch the route of every declared topic and settle with its servers.
+        """Fetch the route of every declared topic and settle with its servers; to start again does nothing.
 
         Raises :class:`StartupError`, or the server's own error, naming topic and endpoint; the client is closed then.
         """
-        self._is_running = True
+        if self._is_running:
+            return
+        self._is_running, self._process = True, os.getpid()
+        self._metering = self._new_metering()
         try:
             async with asyncio.timeout(self.options.startup_timeout):
                 for topic in sorted(self.topics):
@@ -86,27 +108,49 @@ class Client(abc.ABC):
         except BaseException:
             await self.close()
             raise
+        self._is_prepared = True
         every = self.options.intervals
+        self._heart = asyncio.ensure_future(self._repeat(every.first_heartbeat, every.heartbeat, self._send_heartbeats))
         self.spawn(self._repeat(every.first_route, every.route, self._refresh_routes))
-        self.spawn(self._repeat(every.first_heartbeat, every.heartbeat, self._send_heartbeats))
-        self.spawn(self._repeat(every.settings, every.settings, self._sync_settings))
+        self.spawn(self._repeat(every.settings, every.settings, self.sync_settings))
+        self.spawn(self._repeat(every.sweep, every.sweep, self._sweep))
 
     async def close(self) -> None:
-        """End everything in order, and tell the servers. Closing again does nothing."""
-        if not self._is_running:
-            return
-        await self.on_close()
-        self._is_running = False
-        for task in list(self._tasks):
+        """End everything in order, and tell the servers. Closing again does nothing.
+
+        Whoever is cancelled while waiting for it does not stop it half-way.
+        """
+        if self._closing is None and self._is_running:
+            self._closing = asyncio.ensure_future(self._close())
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.on_close()  # heartbeats go on: messages that are being handled are kept for this client
+        finally:
+            self._is_running = self._is_prepared = False
+            await self._disconnect()
+            self._closing = None
+
+    async def _disconnect(self) -> None:
+        ending = [*self._tasks, *self._fetching.values(), *([] if self._heart is None else [self._heart])]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await asyncio.gather(*map(self._say_goodbye, list(self._streams)), return_exceptions=True)
         for stream in self._streams.values():
             await stream.close()
         for transport in self._transports.values():
             await transport.close()
-        self._streams.clear()
-        self._transports.clear()
+        for cache in (self._streams, self._transports, self._routes, self._used, self._recoveries):
+            cache.clear()
+        self.batched.clear()
+        if self._metering is not None:
+            await self._metering.close()
 
     # What kinds of clients do differently
 
@@ -128,22 +172,33 @@ class Client(abc.ABC):
         """The consumer group; None for a producer."""
         return None
 
+    def cached(self) -> Mapping[str, tuple[int, int]]:
+        """How many messages and bytes of each topic wait for a listener."""
+        return {}
+
     def on_healthy(self, endpoints: Endpoints) -> None:  # noqa: B027
         """A heartbeat was answered."""
 
     async def on_command(self, endpoints: Endpoints, command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
         """Do what else a server asks for; the answer, if there is one."""
         if command.HasField("verify_message_command"):
-            return _answer(v2.NOT_IMPLEMENTED, verify=command.verify_message_command.nonce)
+            return verified(command.verify_message_command.nonce, v2.NOT_IMPLEMENTED)
         _log.info("%s asks for what this client does not do: %s", endpoints, command.WhichOneof("command"))
         return None
 
     # What they share
 
+    @property
+    def meters(self) -> Meters | None:
+        """What measures, where anybody wants to know."""
+        return None if self._metering is None else self._metering.meters
+
     def require_running(self) -> None:
-        """Raise :class:`NotRunningError` before the start and after the end."""
-        if not self._is_running:
+        """Raise :class:`NotRunningError` before the start and from the end on, also in a process forked since."""
+        if not self._is_running or self._closing is not None:
             raise NotRunningError
+        if self._process != os.getpid():
+            raise ForkedError
 
     def resource(self, name: str) -> v2.Resource:
         """*name* in the client's namespace."""
@@ -153,9 +208,8 @@ class Client(abc.ABC):
         """The connection to *endpoints*."""
         found = self._transports.get(endpoints)
         if found is None:
-            found = self._transports[endpoints] = Transport(
-                endpoints.target, self._signer, credentials=self._channel_credentials()
-            )
+            found = self._transports[endpoints] = Transport(endpoints.target, self._signer, tls=self.options.tls)
+        self._used[endpoints] = self.clock.monotonic()
         return found
 
     async def route(self, topic: str) -> Route:
@@ -163,12 +217,18 @@ class Client(abc.ABC):
         found = self._routes.get(topic)
         if found is not None:
             return found
-        self.require_running()
+        if not self._is_running:
+            raise NotRunningError
         fetching = self._fetching.get(topic)
         if fetching is None:
-            fetching = self._fetching[topic] = self.spawn(self._prepare(topic))
+            fetching = self._fetching[topic] = asyncio.ensure_future(self._prepare(topic))
             fetching.add_done_callback(lambda _: self._fetching.pop(topic, None))
-        return await asyncio.shield(fetching)
+        try:
+            return await asyncio.shield(fetching)
+        except asyncio.CancelledError as error:
+            if fetching.cancelled():  # by the end of the client
+                raise NotRunningError from error
+            raise
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Run *work* beside everything else; it is cancelled when the client closes."""
@@ -180,19 +240,28 @@ class Client(abc.ABC):
     async def _prepare(self, topic: str) -> Route:
         route = await self._fetch(topic)
         for endpoints in route.endpoints:
-            stream = self._streams.get(endpoints)
-            if stream is None:
-                stream = self._streams[endpoints] = self._open_stream(endpoints)
-            try:
-                await stream.settled()
-            except ClientError as error:
-                self._streams.pop(endpoints, None)
-                await stream.close()
-                raise StartupError(
-                    f"{endpoints} did not settle with this client about {topic}: {error}", code=error.code
-                ) from error
+            if self._is_prepared and endpoints in self._streams:
+                await self._streams[endpoints].sync()  # it was opened before the topic was declared
+            await self._settle_with(endpoints, topic)
         self._routes[topic] = route
         return route
+
+    async def _settle_with(self, endpoints: Endpoints, topic: str) -> None:
+        stream = self._streams.get(endpoints)
+        if stream is None:
+            stream = self._streams[endpoints] = self._open_stream(endpoints)
+        limit = self.options.request_timeout + SETTLING
+        try:
+            async with asyncio.timeout(limit):
+                await stream.settled()
+        except (ClientError, TimeoutError) as error:
+            if self._streams.get(endpoints) is stream:
+                del self._streams[endpoints]
+            await stream.close()
+            text = str(error) or f"no settings within {limit:g} seconds"
+            raise StartupError(
+                f"{endpoints} did not settle with this client about {topic}: {text}", code=getattr(error, "code", 0)
+            ) from error
 
     async def _fetch(self, topic: str) -> Route:
         request = v2.QueryRouteRequest(topic=self.resource(topic), endpoints=self.access_point.to_wire())
@@ -212,6 +281,17 @@ class Client(abc.ABC):
 
         return Stream(self.transport(endpoints), self._settings, handle, reopen=self.options.intervals.reopen)
 
+    def _new_metering(self) -> Metering:
+        group = self.group_resource()
+        return Metering(
+            self.id,
+            "" if group is None else group.name,
+            self.cached,
+            provider=self.options.meter_provider,
+            signer=self._signer,
+            tls=self.options.tls,
+        )
+
     def _settings(self) -> v2.Settings:
         kind: Any = self.kind
         settings = v2.Settings(client_type=kind, access_point=self.access_point.to_wire())
@@ -224,27 +304,61 @@ class Client(abc.ABC):
     async def _handle(self, endpoints: Endpoints, command: v2.TelemetryCommand) -> v2.TelemetryCommand | None:
         which = command.WhichOneof("command")
         if which == "settings":
-            if is_offered(command.settings):
-                self.batched.add(endpoints)
-            else:
-                self.batched.discard(endpoints)
-            self.settle(command.settings)
+            self._keep_settings(endpoints, command.settings)
             return None
         if which == "print_thread_stack_trace_command":
-            return _answer(v2.OK, trace=command.print_thread_stack_trace_command.nonce)
+            return stack_trace(command.print_thread_stack_trace_command.nonce)
         if which == "reconnect_endpoints_command":
-            self._streams[endpoints].restart()
+            self._reconnect(endpoints)
             return None
         return await self.on_command(endpoints, command)
 
+    def _keep_settings(self, endpoints: Endpoints, settings: v2.Settings) -> None:
+        mine, theirs = self._settings().WhichOneof("pub_sub"), settings.WhichOneof("pub_sub")
+        if mine != theirs:
+            raise UnsupportedError(f"{endpoints} answered the settings of a {mine} client with those of {theirs}")
+        if is_offered(settings):
+            self.batched.add(endpoints)
+        else:
+            self.batched.discard(endpoints)
+        if self._metering is not None:
+            self._metering.keep_to(read_wanted(settings))
+        self.settle(settings)
+
+    def _reconnect(self, endpoints: Endpoints) -> None:
+        """Use a new connection to *endpoints*, and open the telemetry stream on it."""
+        _log.info("client %s connects to %s anew", self.id, endpoints)
+        self.transport(endpoints).reconnect()
+        stream = self._streams.get(endpoints)
+        if stream is not None:
+            stream.restart()
+
     async def _refresh_routes(self) -> None:
-        for topic in list(self._routes):
-            self._routes[topic] = await self._fetch(topic)
-        living = set().union(*(route.endpoints for route in self._routes.values()))
+        await asyncio.gather(*map(self._refresh_route, list(self._routes)))
+        living = self._living()
         for endpoints in [each for each in self._streams if each not in living]:
+            self._recoveries.pop(endpoints, None)
             await self._streams.pop(endpoints).close()
         for endpoints in living.difference(self._streams):
             self._streams[endpoints] = self._open_stream(endpoints)
+
+    async def _refresh_route(self, topic: str) -> None:
+        try:
+            self._routes[topic] = await self._fetch(topic)
+        except ClientError as error:
+            _log.warning("client %s keeps the route that it has: %s", self.id, error)
+
+    def _living(self) -> set[Endpoints]:
+        """The servers that routes name."""
+        return {endpoints for route in self._routes.values() for endpoints in route.endpoints}
+
+    async def _sweep(self) -> None:
+        """Close the connections that nobody has used for long, to servers that no route names."""
+        limit = self.clock.monotonic() - self.options.intervals.idle
+        needed = {self.access_point, *self._living()}
+        for endpoints in [each for each, used in self._used.items() if used <= limit and each not in needed]:
+            del self._used[endpoints]
+            await self._transports.pop(endpoints).close()
 
     async def _send_heartbeats(self) -> None:
         await asyncio.gather(*map(self._send_heartbeat, list(self._streams)))
@@ -252,14 +366,19 @@ class Client(abc.ABC):
     async def _send_heartbeat(self, endpoints: Endpoints) -> None:
         kind: Any = self.kind
         request = v2.HeartbeatRequest(client_type=kind, group=self.group_resource())
+        transport = self.transport(endpoints)
+        recovery = self._recoveries.setdefault(endpoints, Recovery(self.clock))
         try:
-            await self.transport(endpoints).call_checked("Heartbeat", request, self.options.request_timeout)
+            await transport.call_checked("Heartbeat", request, self.options.request_timeout)
         except ClientError as error:
             _log.warning("the heartbeat of %s to %s failed: %s", self.id, endpoints, error)
+            if recovery.failed(error, is_ready=transport.is_ready):
+                self._reconnect(endpoints)
         else:
+            recovery.succeeded()
             self.on_healthy(endpoints)
 
-    async def _sync_settings(self) -> None:
+    async def sync_settings(self) -> None:
         for stream in list(self._streams.values()):
             await stream.sync()
 
@@ -277,24 +396,3 @@ class Client(abc.ABC):
             except Exception:
                 _log.exception("a chore of client %s failed and is tried again", self.id)
             await asyncio.sleep(pause)
-
-    def _channel_credentials(self) -> Any:
-        tls = self.options.tls
-        if tls is None:
-            return None
-        import grpc
-
-        return grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
-
-
-def _answer(code: int, *, trace: str = "", verify: str = "") -> v2.TelemetryCommand:
-    """An answer to a command, by its nonce: the stacks of all threads, or that a message was not verified."""
-    kind: Any = code
-    answer = v2.TelemetryCommand(status=v2.Status(code=kind))
-    if verify:
-        answer.verify_message_result.nonce = verify
-        return answer
-    answer.thread_stack_trace.nonce = trace
-    stacks = ("".join(traceback.format_stack(frame)) for frame in sys._current_frames().values())
-    answer.thread_stack_trace.thread_stack_trace = "\n".join(stacks)
-    return answer

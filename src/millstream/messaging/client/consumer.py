@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
-from millstream.core.clock import Clock
+from millstream.core.clock import MICROSECONDS, Clock
 from millstream.messaging.client.client import Client
 from millstream.messaging.client.errors import PartialFailureError, ServerFailedError, TransportError, status_error
 from millstream.messaging.client.message import Received, from_wire
@@ -14,11 +13,6 @@ from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.places import Endpoints
 from millstream.messaging.client.subscription import Filter, read_filter
 from millstream.messaging.protocol import v2
-
-
-def seconds_of(duration: float | timedelta) -> float:
-    """*duration* in seconds."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 class Consumer(Client):
@@ -57,6 +51,8 @@ class Consumer(Client):
         async for frame in frames:
             if frame.HasField("message"):
                 found.append(from_wire(frame.message, endpoints))
+            elif frame.HasField("delivery_timestamp"):
+                self._measure(found, frame.delivery_timestamp.ToMicroseconds())
             elif frame.HasField("status") and frame.status.code != v2.MESSAGE_NOT_FOUND:
                 error = status_error(frame.status)
                 if error is not None:
@@ -67,15 +63,22 @@ class Consumer(Client):
         self, endpoints: Endpoints, request: v2.ReceiveMessageRequest, seconds: float
     ) -> list[Received]:
         try:
-            batch = await self.transport(endpoints).receive_batch(request, seconds)
+            batch, request_id = await self.transport(endpoints).receive_batch(request, seconds)
         except TransportError:
             self.batched.discard(endpoints)  # until it offers it again: another server may be there by now
             raise
         code: Any = batch.code
-        error = None if code == v2.MESSAGE_NOT_FOUND else status_error(v2.Status(code=code, message=batch.text))
+        status = v2.Status(code=code, message=batch.text)
+        error = None if code == v2.MESSAGE_NOT_FOUND else status_error(status, request_id)
         if error is not None:
             raise error
-        return [from_wire(v2.Message.FromString(data), endpoints) for data in batch.messages]
+        found = [from_wire(v2.Message.FromString(data), endpoints) for data in batch.messages]
+        self._measure(found, batch.delivered)
+        return found
+
+    def _measure(self, messages: Sequence[Received], delivered: int) -> None:
+        if messages and delivered and self.meters is not None:
+            self.meters.delivered(messages[0].topic, (self.clock.now() - delivered) / MICROSECONDS)
 
     async def acknowledge(self, messages: Sequence[Received]) -> None:
         """*messages*, all of one topic and server, are done. Raises :class:`ClientError`."""
@@ -84,15 +87,16 @@ class Consumer(Client):
         for message in messages:
             request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
         transport = self.transport(first.endpoints)
-        response = await transport.call("AckMessage", request, self.options.request_timeout)
+        response, request_id = await transport.exchange("AckMessage", request, self.options.request_timeout)
         if len(response.entries) != len(messages):
-            raise status_error(response.status) or ServerFailedError("the answer does not match the request")
-        errors = [status_error(entry.status) for entry in response.entries]
+            error = status_error(response.status, request_id)
+            raise error or ServerFailedError("the answer does not match the request", request_id=request_id)
+        errors = [status_error(entry.status, request_id) for entry in response.entries]
         failed = [error for error in errors if error is not None]
         if failed and len(failed) == len(messages):
             raise failed[0]
         if failed:
-            raise PartialFailureError(errors, code=failed[0].code)
+            raise PartialFailureError(errors, "acknowledged")
 
     async def hide(self, message: Received, seconds: float) -> str:
         """Let *message* come back in *seconds* from now; its new receipt handle. Raises :class:`ClientError`."""

@@ -7,6 +7,9 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import msgspec
 
 from millstream.messaging.client.backoff import Backoff
 from millstream.messaging.client.consumer import Consumer
@@ -59,49 +62,62 @@ class Consumption:
         task.add_done_callback(self._running.discard)
 
     async def _consume_run(self, run: Sequence[Received], done: Done) -> None:
+        came = self._consumer.clock.monotonic()
         for message in run:
             try:
-                await (self._consume_in_order(message) if self.fifo else self._consume_one(message))
+                await (self._consume_in_order(message, came) if self.fifo else self._consume_one(message, came))
             except Exception:
                 _log.exception("message %s of %s could not be settled", message.message_id, message.topic)
             finally:
                 done(message)
 
-    async def _consume_one(self, message: Received) -> None:
+    async def _consume_one(self, message: Received, came: float) -> None:
         async with self._slots:
+            self._measure_wait(message, came)
             if self._ending.is_set():
                 await self._give_back(message, 0.0)
             elif not message.is_corrupted and await self._handle(message):
-                await self._persist(message, lambda: self._consumer.acknowledge([message]))
+                await self._persist(message, partial(self._consumer.acknowledge, [message]))
             else:
                 await self._give_back(message, self.backoff.delay(max(message.attempt, 1)))
 
-    async def _consume_in_order(self, message: Received) -> None:
+    async def _consume_in_order(self, message: Received, came: float) -> None:
         attempt = max(message.attempt, 1)
         while not self._ending.is_set():
             async with self._slots:
+                self._measure_wait(message, came)
                 if not message.is_corrupted and await self._handle(message):
-                    await self._persist(message, lambda: self._consumer.acknowledge([message]))
+                    await self._persist(message, partial(self._consumer.acknowledge, [message]))
                     return
             if message.is_corrupted or attempt >= self.backoff.attempts:
                 await self._bury(message, attempt)
                 return
             await self._pause(self.backoff.delay(attempt))
-            attempt += 1
+            attempt, came = attempt + 1, self._consumer.clock.monotonic()
+            message = msgspec.structs.replace(message, attempt=attempt)
         await self._give_back(message, 0.0)
 
     async def _bury(self, message: Received, attempt: int) -> None:
-        await self._persist(message, lambda: self._consumer.bury(message, attempt, self.backoff.attempts))
+        await self._persist(message, partial(self._consumer.bury, message, attempt, self.backoff.attempts))
 
     async def _handle(self, message: Received) -> bool:
+        begin = self._consumer.clock.monotonic()
         try:
-            return await self._listener(message) is not False
+            succeeded = await self._listener(message) is not False
         except Exception:
             _log.exception("the listener failed with message %s of %s", message.message_id, message.topic)
-            return False
+            succeeded = False
+        if self._consumer.meters is not None:
+            seconds = self._consumer.clock.monotonic() - begin
+            self._consumer.meters.processed(message.topic, seconds, succeeded=succeeded)
+        return succeeded
+
+    def _measure_wait(self, message: Received, came: float) -> None:
+        if self._consumer.meters is not None:
+            self._consumer.meters.awaited(message.topic, self._consumer.clock.monotonic() - came)
 
     async def _give_back(self, message: Received, seconds: float) -> None:
-        await self._persist(message, lambda: self._consumer.hide(message, seconds))
+        await self._persist(message, partial(self._consumer.hide, message, seconds))
 
     async def _persist(self, message: Received, call: Callable[[], Awaitable[object]]) -> None:
         """Repeat *call* until it succeeds, or the handle is no good, or the consumer ends."""

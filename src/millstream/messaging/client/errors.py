@@ -4,9 +4,10 @@
 
     ClientError                  .code is the protocol's status (0 without one), .request_id names the call in logs
     ├── NotRunningError          the client was not started, or is closed
+    │   └── ForkedError          the process was forked from one that has clients
     ├── StartupError             a topic's route or the settings could not be had in time
     ├── TransportError           no answer: the connection broke, or the time was up
-    ├── PartialFailureError      some messages of a batch were not stored; .results says which
+    ├── PartialFailureError      some messages of a call failed; .results says which
     ├── BadRequestError          400xx
     │   └── InvalidHandleError   40013: the receipt handle has expired, or the message is done
     ├── UnauthorizedError        401xx, 402xx
@@ -41,23 +42,37 @@ class NotRunningError(ClientError):
     """The client is not running: use it in an `async with` block, or start it first."""
 
 
+class ForkedError(NotRunningError):
+    """gRPC does not survive a fork: start clients in the forked process only, or fork before the first one starts.
+
+    With multiprocessing, use the start method "spawn".
+    """
+
+
 class StartupError(ClientError):
     """The client could not prepare itself in time."""
 
 
 class TransportError(ClientError):
-    """There was no answer."""
+    """There was no answer. ``reason`` is gRPC's name for why: ``UNAVAILABLE``, ``DEADLINE_EXCEEDED``, …"""
 
     transient = True
 
+    def __init__(self, message: str | None = None, *, code: int = 0, request_id: str = "", reason: str = "") -> None:
+        super().__init__(message, code=code, request_id=request_id)
+        self.reason = reason
+
 
 class PartialFailureError(ClientError):
-    """Some messages of a batch were not stored. ``results`` has a receipt or an error for each, in order."""
+    """Some messages of a call were not *done* (stored, acknowledged).
 
-    def __init__(self, results: Sequence[Any], *, code: int, request_id: str = "") -> None:
+    ``results`` has something for each, in order: an error, or its receipt, or None where there is nothing to tell.
+    """
+
+    def __init__(self, results: Sequence[Any], done: str = "stored") -> None:
         failed = [result for result in results if isinstance(result, ClientError)]
-        text = f"{len(failed)} of {len(results)} messages were not stored, the first because: {failed[0]}"
-        super().__init__(text, code=code, request_id=request_id)
+        text = f"{len(failed)} of {len(results)} messages were not {done}, the first because: {failed[0]}"
+        super().__init__(text, code=failed[0].code, request_id=failed[0].request_id)
         self.results = results
 
 

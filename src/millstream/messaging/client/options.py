@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 
 from millstream.messaging.client.signing import Credentials
+
+if TYPE_CHECKING:
+    import grpc
 
 
 class Intervals(msgspec.Struct, frozen=True):
@@ -15,6 +21,10 @@ class Intervals(msgspec.Struct, frozen=True):
     first_heartbeat: float = 1.0
     heartbeat: float = 10.0
     settings: float = 300.0
+    sweep: float = 60.0
+    idle: float = 1800.0
+    """How long a connection to a server that no route names any more is kept unused."""
+
     assignments: float = 5.0
     reopen: float = 1.0
     retry: float = 1.0
@@ -24,23 +34,32 @@ class Intervals(msgspec.Struct, frozen=True):
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """Encrypt, and check the server against the certificates in ``ca`` (PEM; the system's own without it).
+    """Encrypt, and check the server against the certificates in ``ca`` (the system's own without it).
 
-    ``certificate`` and ``key`` (PEM) are the client's own, for servers that ask for them.
+    ``certificate`` and its ``key`` are for servers that want to know the client; all three are PEM. ``server_name`` is
+    the name in the server's certificate, where it is not the one that the client connects to.
     """
 
     ca: bytes | None = None
     certificate: bytes | None = None
     key: bytes | None = None
+    server_name: str = ""
 
     def __repr__(self) -> str:
         return "<Tls>"
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """The same for gRPC."""
+        import grpc
+
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
 
 class Options(msgspec.Struct, frozen=True):
     """How a client reaches its servers. Times are in seconds.
 
-    ``startup_timeout`` is for the whole of a start; ``attempts`` is how often a send is tried.
+    ``startup_timeout`` is for the whole of a start; ``attempts`` is how often a send is tried. ``meter_provider`` is
+    OpenTelemetry's, of an application that wants to see what its clients measure.
     """
 
     namespace: str = ""
@@ -49,7 +68,13 @@ class Options(msgspec.Struct, frozen=True):
     request_timeout: float = 3.0
     startup_timeout: float = 10.0
     attempts: int = 3
+    meter_provider: Any = None
     intervals: Intervals = Intervals()
 
 
 DEFAULTS = Options()
+
+
+def seconds_of(duration: float | timedelta) -> float:
+    """*duration* in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

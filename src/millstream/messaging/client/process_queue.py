@@ -50,12 +50,13 @@ class ProcessQueue:
         polling: Callable[[], Polling],
     ) -> None:
         self._consumer = consumer
-        self._topic = topic
         self._queue = queue
         self._consumption = consumption
         self._bounds = bounds
         self._polling = polling
         self._attempt = str(uuid.uuid4())
+        self._active = consumer.clock.monotonic()
+        self.topic = topic
         self.cached = 0
         self.cached_bytes = 0
         self._task = asyncio.ensure_future(self._run())
@@ -66,6 +67,12 @@ class ProcessQueue:
         bounds = self._bounds()
         return self.cached >= bounds.messages or self.cached_bytes >= bounds.bytes
 
+    @property
+    def is_expired(self) -> bool:
+        """Whether it has not received for so long that something is wrong with it; a full cache is nothing wrong."""
+        longest = self._polling().seconds + self._consumer.options.request_timeout
+        return self._consumer.clock.monotonic() - self._active > 3 * longest
+
     async def drop(self) -> None:
         """Receive no more; what is cached is still consumed."""
         self._task.cancel()
@@ -74,6 +81,7 @@ class ProcessQueue:
     async def _run(self) -> None:
         pauses = self._consumer.options.intervals
         while True:
+            self._active = self._consumer.clock.monotonic()
             if self.is_full:
                 await asyncio.sleep(pauses.retry)
                 continue
@@ -82,15 +90,18 @@ class ProcessQueue:
             except ThrottledError:
                 await asyncio.sleep(pauses.throttled)
             except ClientError as error:
-                _log.warning("receiving from %s failed and is tried again: %s", self._topic, error)
+                _log.warning("receiving from %s failed and is tried again: %s", self.topic, error)
+                await asyncio.sleep(pauses.retry)
+            except Exception:  # what a server sends must not silence the queue
+                _log.exception("receiving from %s failed and is tried again", self.topic)
                 await asyncio.sleep(pauses.retry)
 
     async def _receive(self) -> None:
         polling = self._polling()
         request = v2.ReceiveMessageRequest(
             group=self._consumer.group_resource(),
-            message_queue=write_queue(self._queue, self._topic, self._consumer.options.namespace),
-            filter_expression=self._consumer.subscriptions[self._topic].to_wire(),
+            message_queue=write_queue(self._queue, self.topic, self._consumer.options.namespace),
+            filter_expression=self._consumer.subscriptions[self.topic].to_wire(),
             batch_size=min(polling.batch, max(1, self._bounds().messages - self.cached)),
             auto_renew=True,
             attempt_id=self._attempt,

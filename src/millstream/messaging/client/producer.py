@@ -8,6 +8,7 @@ import logging
 import random
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
 from millstream.core.clock import Clock
@@ -23,9 +24,10 @@ from millstream.messaging.client.errors import (
     is_definite,
     status_error,
 )
+from millstream.messaging.client.gathering import Batching, Gatherer, Results
 from millstream.messaging.client.ids import MessageIds
 from millstream.messaging.client.message import Message, Receipt, Received, Stamp, from_wire, to_wire
-from millstream.messaging.client.options import DEFAULTS, Options
+from millstream.messaging.client.options import DEFAULTS, Options, seconds_of
 from millstream.messaging.client.places import Endpoints
 from millstream.messaging.client.route import Queue, candidates, check_kind, group_candidate
 from millstream.messaging.client.transaction import Transaction
@@ -33,6 +35,10 @@ from millstream.messaging.protocol import v2
 
 Resolution = Literal["commit", "rollback", "unknown"]
 Checker = Callable[[Received], Awaitable[Resolution]]
+Numbered = tuple[Message, str]
+"""A message and its id."""
+
+MISMATCH = "the server's answer does not match the request"
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +48,10 @@ class Producer(Client):
 
     *topics* are prepared at the start; others when they are first sent to. *checker* is asked how a transaction ends
     whose end the server has not heard of.
+
+    With *linger* (seconds, or a timedelta) messages that are sent at the same time travel together: each waits for so
+    long for company, at most *batch* messages and *batch_bytes* bytes of bodies in one call. Those of a message group
+    keep the order in which they were sent. Zero waits for nothing but the calls under way.
 
     >>> async with Producer("127.0.0.1:8081", ["orders"]) as producer:  # doctest: +SKIP
     ...     receipt = await producer.send(Message("orders", b"one coffee", message_group="table-4"))
@@ -55,11 +65,19 @@ class Producer(Client):
         topics: Iterable[str] = (),
         *,
         checker: Checker | None = None,
+        linger: float | timedelta | None = None,
+        batch: int = 1000,
+        batch_bytes: int = 1 << 20,
         options: Options = DEFAULTS,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(endpoints, topics, options=options, clock=clock)
         self._checker = checker
+        self._gatherer: Gatherer | None = None
+        if linger is not None:
+            self._gatherer = Gatherer(_batching(linger, batch, batch_bytes), self._send_alike)
+        self._under_way = 0
+        self._is_idle = asyncio.Event()
         self._ids = MessageIds(self.clock)
         self._host = socket.gethostname()
         self._turns = itertools.count(random.randrange(1000))
@@ -75,6 +93,10 @@ class Producer(Client):
 
     async def send(self, message: Message) -> Receipt:
         """Send *message*, and try again as the workflow has it. Raises :class:`ClientError`."""
+        self.require_running()
+        if self._gatherer is not None and message.deliver_at is None:
+            self._check_size(message)
+            return await self._gatherer.send(message)
         (result,) = await self._send([message], message.kind)
         if isinstance(result, ClientError):
             raise result
@@ -86,6 +108,7 @@ class Producer(Client):
         Raises :class:`PartialFailureError` where some were not stored, which has the result of each, else the
         :class:`ClientError` that all share.
         """
+        self.require_running()
         if not messages:
             return []
         if len({(each.topic, each.kind, each.message_group) for each in messages}) > 1:
@@ -95,14 +118,21 @@ class Producer(Client):
         if len(failed) == len(results):
             raise failed[0]
         if failed:
-            raise PartialFailureError(results, code=failed[0].code, request_id=failed[0].request_id)
+            raise PartialFailureError(results)
         return [result for result in results if isinstance(result, Receipt)]
+
+    async def flush(self) -> None:
+        """Send what lingers at once, and return when all of it has its result."""
+        self.require_running()
+        if self._gatherer is not None:
+            await self._gatherer.flush()
 
     async def begin(self, message: Message) -> Transaction:
         """Send *message* as the half of a transaction: nobody gets it before :meth:`Transaction.commit`.
 
         Never tried again: one that failed may have been stored. Raises :class:`ClientError`.
         """
+        self.require_running()
         if self._checker is None:
             raise BadRequestError("transactions need a producer with a checker, which says how they ended")
         if message.kind != v2.NORMAL:
@@ -134,6 +164,14 @@ class Producer(Client):
         if settings.HasField("backoff_policy"):
             self._backoff = read_backoff(settings.backoff_policy, attempts=self.options.attempts)
 
+    async def on_close(self) -> None:
+        """Send what lingers, and wait for what is under way."""
+        if self._gatherer is not None:
+            await self._gatherer.flush()
+        while self._under_way:
+            self._is_idle.clear()
+            await self._is_idle.wait()
+
     def on_healthy(self, endpoints: Endpoints) -> None:
         self._isolated.discard(endpoints)
 
@@ -145,32 +183,55 @@ class Producer(Client):
 
     # Sending
 
-    async def _send(self, messages: Sequence[Message], kind: int) -> Sequence[Receipt | ClientError]:
-        """The results of one call, after all its attempts."""
-        self.require_running()
+    async def _send_alike(self, messages: Sequence[Message]) -> Results:
+        return await self._send(messages, messages[0].kind)
+
+    async def _send(self, messages: Sequence[Message], kind: int) -> Results:
+        """The results of *messages*, after all attempts; those that are stored are not sent again."""
         topic = messages[0].topic
-        largest = max(len(message.body) for message in messages)
-        if largest > self._max_body:
-            raise PayloadError(f"a body of {largest:,} bytes is more than the server takes, {self._max_body:,}")
-        self.topics.add(topic)
-        queues = await self._candidates(topic, messages[0].message_group)
-        if self._validates:
-            check_kind(queues[0], kind, topic)
-        ids = [self._ids.next() for _ in messages]
+        for message in messages:
+            self._check_size(message)
+        self._under_way += 1
+        try:
+            self.topics.add(topic)
+            queues = await self._candidates(topic, messages[0].message_group)
+            if self._validates:
+                check_kind(queues[0], kind, topic)
+            return await self._attempts(queues, [(message, self._ids.next()) for message in messages], kind)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._is_idle.set()
+
+    def _check_size(self, message: Message) -> None:
+        if len(message.body) > self._max_body:
+            size = len(message.body)
+            raise PayloadError(f"a body of {size:,} bytes is more than the server takes, {self._max_body:,}")
+
+    async def _attempts(self, queues: Sequence[Queue], messages: Sequence[Numbered], kind: int) -> Results:
+        """Send *messages* to one of *queues* after another, as often as it makes sense."""
+        topic = messages[0][0].topic
+        results: list[Receipt | ClientError] = []
+        left: Sequence[int] = range(len(messages))
         most = 1 if kind == v2.TRANSACTION else self._backoff.attempts
         for attempt in itertools.count(1):
             queue = queues[(attempt - 1) % len(queues)]
-            results = await self._attempt(queue, messages, ids, kind)
-            error = next((result for result in results if isinstance(result, ClientError)), None)
-            if error is None:
-                return results
+            found = await self._attempt(queue, [messages[number] for number in left], kind)
+            if attempt == 1:
+                results = list(found)
+            for number, result in zip(left, found, strict=True):
+                results[number] = result
+            again = [number for number in left if _may_succeed(results[number])]
+            if not again:
+                break
             self._isolated.add(queue.endpoints)
-            if attempt >= most or is_definite(error):
-                return results
+            if attempt >= most:
+                break
+            left, error = again, results[again[0]]
             _log.info("attempt %d to send to %s failed, trying again: %s", attempt, topic, error)
             if isinstance(error, ThrottledError):
-                await asyncio.sleep(self._backoff.delay(attempt))
-        raise AssertionError("unreachable")
+                await asyncio.sleep(self._backoff.delay(attempt + 1))
+        return results
 
     async def _candidates(self, topic: str, message_group: str) -> Sequence[Queue]:
         route = await self.route(topic)
@@ -178,24 +239,27 @@ class Producer(Client):
             return [group_candidate(route, message_group)]
         return candidates(route, next(self._turns), self._isolated, self._backoff.attempts)
 
-    async def _attempt(
-        self, queue: Queue, messages: Sequence[Message], ids: Sequence[str], kind: int
-    ) -> Sequence[Receipt | ClientError]:
+    async def _attempt(self, queue: Queue, messages: Sequence[Numbered], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
         request = v2.SendMessageRequest(
             messages=[
                 to_wire(message, Stamp(message_id, kind, namespace, born, self._host))
-                for message, message_id in zip(messages, ids, strict=True)
+                for message, message_id in messages
             ]
         )
         for wire in request.messages:
             wire.system_properties.queue_id = queue.id
+        begin, topic = self.clock.monotonic(), messages[0][0].topic
         try:
             transport = self.transport(queue.endpoints)
-            response = await transport.call("SendMessage", request, self.options.request_timeout)
+            response, request_id = await transport.exchange("SendMessage", request, self.options.request_timeout)
+            results = _read_results(response, queue, [message_id for _, message_id in messages], request_id)
         except ClientError as error:
-            return [error] * len(messages)
-        return _read_results(response, queue, len(messages))
+            results = [error] * len(messages)
+        if self.meters is not None:
+            succeeded = all(isinstance(result, Receipt) for result in results)
+            self.meters.sent(topic, self.clock.monotonic() - begin, succeeded=succeeded)
+        return results
 
     # Transactions
 
@@ -230,12 +294,33 @@ class Producer(Client):
             _log.exception("the end of transaction %s could not be told; the server asks again", message.message_id)
 
 
-def _read_results(response: v2.SendMessageResponse, queue: Queue, count: int) -> Sequence[Receipt | ClientError]:
-    """A receipt or an error for each of *count* messages."""
-    if len(response.entries) != count:
-        error = status_error(response.status) or ServerFailedError("the server's answer does not match the request")
-        return [error] * count
-    return [status_error(entry.status) or _receipt(entry, queue) for entry in response.entries]
+def _batching(linger: float | timedelta, messages: int, size: int) -> Batching:
+    found = Batching(seconds_of(linger), messages, size)
+    if found.linger < 0 or messages < 1 or size < 1:
+        raise BadRequestError("linger is zero seconds or more, batch and batch_bytes are one or more")
+    return found
+
+
+def _may_succeed(result: Receipt | ClientError) -> bool:
+    """Whether what failed is worth another attempt, of whoever makes it."""
+    return isinstance(result, ClientError) and not is_definite(result)
+
+
+def _read_results(response: v2.SendMessageResponse, queue: Queue, ids: Sequence[str], request_id: str) -> Results:
+    """A receipt or an error for each of the messages *ids*, which went out with the request *request_id*.
+
+    Apache RocketMQ stores a batch as a whole and answers with one entry: of the first message, the others follow it.
+    """
+    if len(response.entries) == 1 < len(ids):
+        first = response.entries[0]
+        error = status_error(first.status, request_id)
+        if error is not None:
+            return [error] * len(ids)
+        return [Receipt(each, first.offset + number, queue.id, queue.endpoints) for number, each in enumerate(ids)]
+    if len(response.entries) != len(ids):
+        error = status_error(response.status, request_id)
+        return [error or ServerFailedError(MISMATCH, request_id=request_id)] * len(ids)
+    return [status_error(entry.status, request_id) or _receipt(entry, queue) for entry in response.entries]
 
 
 def _receipt(entry: v2.SendResultEntry, queue: Queue) -> Receipt:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import ClassVar
 
 from millstream.core.clock import Clock
 from millstream.messaging.client.backoff import read_backoff
+from millstream.messaging.client.commands import verified
 from millstream.messaging.client.consumer import Consumer
 from millstream.messaging.client.consumption import Consumption, Listener
 from millstream.messaging.client.message import from_wire
@@ -19,6 +21,8 @@ from millstream.messaging.client.subscription import Filter
 from millstream.messaging.protocol import v2
 
 Place = tuple[str, Queue]
+
+_log = logging.getLogger(__name__)
 
 
 class PushConsumer(Consumer):
@@ -64,6 +68,13 @@ class PushConsumer(Consumer):
         await self._assign()
         self.spawn(self._repeat(pause, pause, self._assign))
 
+    def cached(self) -> Mapping[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for queue in list(self._queues.values()):
+            count, size = found.get(queue.topic, (0, 0))
+            found[queue.topic] = count + queue.cached, size + queue.cached_bytes
+        return found
+
     async def on_close(self) -> None:
         """Receive no more, wait for the listeners that run, and give back what has not begun."""
         await asyncio.gather(*(queue.drop() for queue in self._queues.values()))
@@ -90,18 +101,25 @@ class PushConsumer(Consumer):
             fine = await self._listener(from_wire(asked.message, endpoints)) is not False
         except Exception:
             fine = False
-        answer = v2.TelemetryCommand(status=v2.Status(code=v2.OK if fine else v2.FAILED_TO_CONSUME_MESSAGE))
-        answer.verify_message_result.nonce = asked.nonce
-        return answer
+        return verified(asked.nonce, v2.OK if fine else v2.FAILED_TO_CONSUME_MESSAGE)
 
     async def _assign(self) -> None:
         """Ask which queues this consumer is to have, drop the others, and begin with those that are new."""
-        for topic in sorted(self.subscriptions):
-            wanted = await self._ask_assignment(topic)
-            for place in [place for place in self._queues if place[0] == topic and place not in wanted]:
+        results = await asyncio.gather(*map(self._assign_topic, sorted(self.subscriptions)), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _assign_topic(self, topic: str) -> None:
+        wanted = await self._ask_assignment(topic)
+        mine = [place for place in self._queues if place[0] == topic]
+        if mine and not wanted:
+            _log.warning("consumer %s is to have no queue of %s any more", self.id, topic)
+        for place in mine:
+            if place not in wanted or self._queues[place].is_expired:
                 await self._queues.pop(place).drop()
-            for place in wanted.difference(self._queues):
-                self._queues[place] = self._open(place)
+        for place in wanted.difference(self._queues):
+            self._queues[place] = self._open(place)
 
     async def _ask_assignment(self, topic: str) -> set[Place]:
         request = v2.QueryAssignmentRequest(

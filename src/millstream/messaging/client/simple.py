@@ -12,10 +12,10 @@ from typing import ClassVar
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.messaging.client.consumer import Consumer, seconds_of
+from millstream.messaging.client.consumer import Consumer
 from millstream.messaging.client.errors import BadRequestError, ResourceNotFoundError
 from millstream.messaging.client.message import Received
-from millstream.messaging.client.options import DEFAULTS, Options
+from millstream.messaging.client.options import DEFAULTS, Options, seconds_of
 from millstream.messaging.client.route import Queue, write_queue
 from millstream.messaging.client.subscription import Filter, read_filter
 from millstream.messaging.protocol import v2
@@ -96,11 +96,13 @@ class SimpleConsumer(Consumer):
         self.require_running()
         await self.route(topic)
         self.subscriptions[topic] = read_filter(wanted)
+        await self.sync_settings()
 
     async def unsubscribe(self, topic: str) -> None:
         """Receive no more from *topic*."""
         self.require_running()
         self.subscriptions.pop(topic, None)
+        await self.sync_settings()
 
     def declare(self, settings: v2.Settings) -> None:
         super().declare(settings)

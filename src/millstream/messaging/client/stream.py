@@ -19,7 +19,8 @@ Handle = Callable[["v2.TelemetryCommand"], Awaitable["v2.TelemetryCommand | None
 class Stream:
     """Keeps the stream over *transport* until it is closed.
 
-    *settings* makes what is declared; *handle* takes every command and may return one to be sent back.
+    *settings* makes what is declared; *handle* takes every command and may return one to be sent back. Settings are
+    handled one after another; other commands may take their time, and hold nothing up.
     """
 
     def __init__(
@@ -30,6 +31,8 @@ class Stream:
         self._handle = handle
         self._reopen = reopen
         self._call: Any = None
+        self._writing = asyncio.Lock()
+        self._commands: set[asyncio.Future[None]] = set()
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.ensure_future(self._run())
 
@@ -39,12 +42,8 @@ class Stream:
 
     async def sync(self) -> None:
         """Declare the settings anew; where the stream is just being opened, that will do it."""
-        call = self._call
-        if call is not None:
-            try:
-                await call.write(v2.TelemetryCommand(settings=self._settings()))
-            except Exception as error:  # the reader of the stream notices as well, and opens it again
-                _log.info("settings could not be sent: %s", error)
+        if self._call is not None:
+            await self._send(self._call, v2.TelemetryCommand(settings=self._settings()))
 
     def restart(self) -> None:
         """Drop the stream; it is opened again."""
@@ -53,8 +52,10 @@ class Stream:
 
     async def close(self) -> None:
         """End the stream."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        ending = [self._task, *self._commands]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         if self._call is not None:
             self._call.cancel()
         self._settled.cancel()
@@ -78,15 +79,34 @@ class Stream:
         import grpc
 
         call = self._call = self._transport.telemetry()
-        await call.write(v2.TelemetryCommand(settings=self._settings()))
+        async with self._writing:
+            await call.write(v2.TelemetryCommand(settings=self._settings()))
         while (command := await call.read()) is not grpc.aio.EOF:
             if command.HasField("status") and (error := status_error(command.status)) is not None:
                 raise error
-            answer = await self._handle(command)
             if command.HasField("settings"):
+                await self._handle(command)
                 self._settle(None)
-            if answer is not None:
-                await call.write(answer)
+            else:
+                task = asyncio.ensure_future(self._answer(call, command))
+                self._commands.add(task)
+                task.add_done_callback(self._commands.discard)
+
+    async def _answer(self, call: Any, command: v2.TelemetryCommand) -> None:
+        try:
+            answer = await self._handle(command)
+        except Exception:
+            _log.exception("the command %s failed", command.WhichOneof("command"))
+            return
+        if answer is not None:
+            await self._send(call, answer)
+
+    async def _send(self, call: Any, command: v2.TelemetryCommand) -> None:
+        try:
+            async with self._writing:  # gRPC takes one message at a time
+                await call.write(command)
+        except Exception as error:  # the reader of the stream notices as well, and opens it again
+            _log.info("%s could not be sent: %s", command.WhichOneof("command"), error)
 
     def _settle(self, error: ClientError | None) -> None:
         if self._settled.done():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from millstream.messaging.client.errors import ThrottledError, TransportError, status_error
+from millstream.messaging.client.errors import ForkedError, ThrottledError, TransportError, status_error
+from millstream.messaging.client.options import Tls
 from millstream.messaging.client.signing import Headers, Signer
 from millstream.messaging.errors import MissingExtraError
 from millstream.messaging.protocol import v2
@@ -13,54 +16,78 @@ from millstream.messaging.protocol.batches import RECEIVE, ReceivedBatch, decode
 from millstream.messaging.protocol.methods import Method, methods
 
 if TYPE_CHECKING:
-    import grpc
+    pass
+
+_OPTIONS = (
+    ("grpc.enable_retries", 0),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 300_000),
+    ("grpc.keepalive_timeout_ms", 30_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 3_000),
+)
+
+_processes: set[int] = set()
+"""The processes, this one and those it was forked from, that have used gRPC."""
 
 
 class Transport:
-    """A channel to *target* (``ipv4:127.0.0.1:8081``, ``dns:host:port``) for one client. For one event loop."""
+    """A channel to *target* (``ipv4:127.0.0.1:8081``, ``dns:host:port``) for one client. For one event loop.
 
-    def __init__(self, target: str, signer: Signer, *, credentials: grpc.ChannelCredentials | None = None) -> None:
+    Raises :class:`ForkedError` in a child of a process that had one.
+    """
+
+    def __init__(self, target: str, signer: Signer, *, tls: Tls | None = None) -> None:
         try:
             import grpc
         except ImportError as error:
             raise MissingExtraError from error
+        _processes.add(os.getpid())
+        if len(_processes) > 1:
+            raise ForkedError
         self._target = target
         self._signer = signer
+        self._tls = tls
         self._failure: type[Exception] = grpc.aio.AioRpcError
         self._exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
-        options = [
-            ("grpc.enable_retries", 0),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.keepalive_time_ms", 300_000),
-            ("grpc.keepalive_timeout_ms", 30_000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.initial_reconnect_backoff_ms", 200),
-            ("grpc.min_reconnect_backoff_ms", 1_000),
-            ("grpc.max_reconnect_backoff_ms", 3_000),
-        ]
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target, options)
-        else:
-            self._channel = grpc.aio.secure_channel(target, credentials, options)
-        self._calls = {name: self._bind(method) for name, method in methods().items()}
-        self._receive: Any = self._channel.unary_unary(
-            RECEIVE, v2.ReceiveMessageRequest.SerializeToString, decode_batch
-        )
+        self._ready = grpc.ChannelConnectivity.READY
+        self._closing: set[asyncio.Future[None]] = set()
+        self._connect()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the connection says that it is there."""
+        return bool(self._channel.get_state() is self._ready)
+
+    def reconnect(self) -> None:
+        """Use a new connection from now on. What is under way on the old one fails as if that had broken."""
+        closing = asyncio.ensure_future(self._channel.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        self._connect()
 
     async def call(self, name: str, request: Any, seconds: float) -> Any:
         """The response of the method *name*, which answers once, whatever its status.
 
         Raises :class:`TransportError`, :class:`ThrottledError`.
         """
-        return await self._call(name, request, seconds, self._signer.headers())
+        response, _ = await self.exchange(name, request, seconds)
+        return response
+
+    async def exchange(self, name: str, request: Any, seconds: float) -> tuple[Any, str]:
+        """Like :meth:`call`; the response and the id of the request."""
+        headers = self._signer.headers()
+        call = self._calls[name](request, timeout=seconds, metadata=headers)
+        return await self._answer(name, call, headers), headers[-1][1]
 
     async def call_checked(self, name: str, request: Any, seconds: float) -> Any:
         """Like :meth:`call`; raises the :class:`ClientError` of a status that is not OK."""
-        headers = self._signer.headers()
-        response = await self._call(name, request, seconds, headers)
-        error = status_error(response.status, headers[-1][1])
+        response, request_id = await self.exchange(name, request, seconds)
+        error = status_error(response.status, request_id)
         if error is not None:
             raise error
         return response
@@ -73,15 +100,14 @@ class Transport:
                 yield response
         except self._failure as error:
             raise self._translated(name, error, headers) from error
+        except asyncio.CancelledError as error:
+            self._raise_given_up(name, error)
 
-    async def receive_batch(self, request: v2.ReceiveMessageRequest, seconds: float) -> ReceivedBatch:
-        """All that a receive brings, from a broker that offers it. Raises like :meth:`call`."""
+    async def receive_batch(self, request: v2.ReceiveMessageRequest, seconds: float) -> tuple[ReceivedBatch, str]:
+        """All that a receive brings, from a broker that offers it, and the request's id. Raises like :meth:`call`."""
         headers = self._signer.headers()
-        try:
-            found: ReceivedBatch = await self._receive(request, timeout=seconds, metadata=headers)
-        except self._failure as error:
-            raise self._translated("Receive", error, headers) from error
-        return found
+        call = self._receive(request, timeout=seconds, metadata=headers)
+        return await self._answer("Receive", call, headers), headers[-1][1]
 
     def telemetry(self) -> Any:
         """A stream of commands, both ways; raises gRPC's own errors."""
@@ -90,19 +116,45 @@ class Transport:
     async def close(self) -> None:
         """End all calls."""
         await self._channel.close()
+        await asyncio.gather(*self._closing)
 
-    async def _call(self, name: str, request: Any, seconds: float, headers: Headers) -> Any:
+    def _connect(self) -> None:
+        import grpc
+
+        if self._tls is None:
+            self._channel = grpc.aio.insecure_channel(self._target, _OPTIONS)
+        else:
+            tls, options = self._tls, list(_OPTIONS)
+            if tls.server_name:
+                options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
+            self._channel = grpc.aio.secure_channel(self._target, tls.credentials(), options)
+        self._calls = {name: self._bind(method) for name, method in methods().items()}
+        self._receive: Any = self._channel.unary_unary(
+            RECEIVE, v2.ReceiveMessageRequest.SerializeToString, decode_batch
+        )
+
+    async def _answer(self, name: str, call: Awaitable[Any], headers: Headers) -> Any:
         try:
-            return await self._calls[name](request, timeout=seconds, metadata=headers)
+            return await call
         except self._failure as error:
             raise self._translated(name, error, headers) from error
+        except asyncio.CancelledError as error:
+            self._raise_given_up(name, error)
+
+    def _raise_given_up(self, name: str, error: asyncio.CancelledError) -> NoReturn:
+        """A call ends as cancelled also where its connection was closed; that is no cancellation of the caller."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+        raise TransportError(f"{name} at {self._target}: the connection was closed", reason="CANCELLED") from error
 
     def _translated(self, name: str, error: Any, headers: Headers) -> TransportError | ThrottledError:
         request_id = headers[-1][1]
         if error.code() is self._exhausted:
             return ThrottledError(f"{self._target} is busy", code=v2.TOO_MANY_REQUESTS, request_id=request_id)
-        text = f"{name} at {self._target}: {error.code().name.lower().replace('_', ' ')}: {error.details()}"
-        return TransportError(text, request_id=request_id)
+        reason: str = error.code().name
+        text = f"{name} at {self._target}: {reason.lower().replace('_', ' ')}: {error.details()}"
+        return TransportError(text, request_id=request_id, reason=reason)
 
     def _bind(self, method: Method) -> Any:
         make: Any = {

@@ -22,11 +22,15 @@ OFFER: Final = OURS + "batched-receive"
 
 
 class ReceivedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to a receive: its status, and every message as the protocol writes it."""
+    """The answer to a receive: its status, every message as the protocol writes it, and when they were handed out.
+
+    ``delivered`` is in microseconds; 0 where it is not told.
+    """
 
     code: int
     text: str
     messages: list[bytes] = []
+    delivered: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

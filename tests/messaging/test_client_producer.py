@@ -1,0 +1,384 @@
+"""The producer against a scripted server: which attempts it makes, where, when it stops, and what it gathers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from millstream.messaging.client import (
+    BadRequestError,
+    ClientError,
+    ForbiddenError,
+    Intervals,
+    Message,
+    NotRunningError,
+    Options,
+    PartialFailureError,
+    PayloadError,
+    Producer,
+    Receipt,
+    ServerFailedError,
+    ThrottledError,
+    TransportError,
+)
+from millstream.messaging.protocol import v2
+from millstream.testing.scripted_server import ScriptedServer
+
+QUIET = Options(request_timeout=1.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
+BEATING = Options(request_timeout=1.0, intervals=Intervals(first_heartbeat=0.02, heartbeat=0.02, reopen=0.05))
+VECTORS = Path(__file__).parents[2] / "docs" / "formats" / "fifo-vectors.json"
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(limited())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def refusal(code: Any, text: str = "no") -> v2.SendMessageResponse:
+    return v2.SendMessageResponse(status=v2.Status(code=code, message=text))
+
+
+def entries(*codes: Any) -> v2.SendMessageResponse:
+    response = v2.SendMessageResponse(status=v2.Status(code=v2.OK if set(codes) == {v2.OK} else v2.MULTIPLE_RESULTS))
+    for number, code in enumerate(codes):
+        response.entries.add(message_id=f"stored-{number}", offset=number).status.code = code
+    return response
+
+
+def sent(server: ScriptedServer) -> list[list[bytes]]:
+    return [[message.body for message in request.messages] for request in server.called("SendMessage")]
+
+
+def texts(count: int, topic: str = "t", **more: Any) -> list[Message]:
+    return [Message(topic, b"%d" % number, **more) for number in range(count)]
+
+
+def test_a_send_that_failed_goes_to_the_next_broker_at_once_and_a_heartbeat_brings_the_first_one_back() -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            one, two = [await stack.enter_async_context(ScriptedServer()) for _ in range(2)]
+            one.queues = [one.queue(0, "a"), one.queue(0, "b", two.port)]
+            producer = await stack.enter_async_context(Producer(one.place, ["t"], options=BEATING))
+            for server in (one, two):
+                server.script["Heartbeat"].extend([grpc.StatusCode.UNAVAILABLE] * 3)
+                server.script["SendMessage"].append(grpc.StatusCode.UNAVAILABLE)
+            with pytest.raises(TransportError, match="as the test says"):
+                for server in (one, two, one):
+                    server.script["SendMessage"].append(grpc.StatusCode.UNAVAILABLE)
+                await producer.send(Message("t", b"x"))
+            assert len(sent(one)) + len(sent(two)) == 3
+            assert min(len(sent(one)), len(sent(two))) == 1
+            assert len(producer.isolated) == 2
+            ids = {message.system_properties.message_id for each in (one, two)
+                   for request in each.called("SendMessage") for message in request.messages}  # fmt: skip
+            assert len(ids) == 1  # however often it is sent, it is one message
+            await until(lambda: not producer.isolated)
+            for server in (one, two):
+                server.script["SendMessage"].clear()
+            assert isinstance(await producer.send(Message("t", b"y")), Receipt)
+
+    run(test)
+
+
+def test_a_broker_that_failed_is_passed_over_while_another_one_is_well() -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            one, two = [await stack.enter_async_context(ScriptedServer()) for _ in range(2)]
+            one.queues = [one.queue(0, "a"), one.queue(0, "b", two.port)]
+            producer = await stack.enter_async_context(Producer(one.place, ["t"], options=QUIET))
+            one.script["SendMessage"].append(refusal(v2.INTERNAL_SERVER_ERROR))
+            for message in texts(6):
+                await producer.send(message)
+            assert len(producer.isolated) == 1
+            assert len(sent(one)) <= 2
+            assert len(sent(two)) >= 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("busy", [refusal(v2.TOO_MANY_REQUESTS), grpc.StatusCode.RESOURCE_EXHAUSTED])
+def test_under_flow_control_a_send_waits_as_the_server_has_it(busy: Any) -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            server.script["SendMessage"].extend([busy, busy])
+            begin = asyncio.get_running_loop().time()
+            await producer.send(Message("t", b"x"))
+            assert asyncio.get_running_loop().time() - begin >= 0.02 + 0.04  # 10 ms, doubled each time
+            server.script["SendMessage"].extend([busy] * 3)
+            with pytest.raises(ThrottledError) as refused:
+                await producer.send(Message("t", b"x"))
+            assert refused.value.code == v2.TOO_MANY_REQUESTS
+
+    run(test)
+
+
+@pytest.mark.parametrize("code", [v2.ILLEGAL_MESSAGE_KEY, v2.MESSAGE_BODY_TOO_LARGE, v2.FORBIDDEN, v2.TOPIC_NOT_FOUND])
+def test_what_would_fail_again_is_tried_once_and_isolates_nobody(code: int) -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            server.script["SendMessage"].append(refusal(code, "why"))
+            with pytest.raises(ClientError, match="why") as refused:
+                await producer.send(Message("t", b"x"))
+            headers = next(call.headers for call in server.calls if call.method == "SendMessage")
+            assert (refused.value.code, refused.value.request_id) == (code, headers["x-mq-request-id"])
+            assert len(sent(server)) == 1
+            assert not producer.isolated
+
+    run(test)
+
+
+def test_halves_of_transactions_are_never_sent_again() -> None:
+    async def check(_message: Any) -> Any:
+        return "unknown"
+
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], checker=check, options=QUIET) as producer:
+            server.script["SendMessage"].append(grpc.StatusCode.UNAVAILABLE)
+            with pytest.raises(TransportError):
+                await producer.begin(Message("t", b"half"))
+            assert len(sent(server)) == 1
+            transaction = await producer.begin(Message("t", b"half"))
+            server.script["EndTransaction"].append(grpc.StatusCode.UNAVAILABLE)
+            with pytest.raises(TransportError):
+                await transaction.commit()
+            await transaction.commit()  # a failure may be tried again
+            with pytest.raises(BadRequestError, match="has ended"):
+                await transaction.rollback()
+            ends = server.called("EndTransaction")
+            assert [(end.resolution, end.source) for end in ends] == [(v2.COMMIT, v2.SOURCE_CLIENT)] * 2
+            assert ends[0].transaction_id == "transaction"
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            with pytest.raises(BadRequestError, match="checker"):
+                await producer.begin(Message("t", b"half"))
+
+    run(test)
+
+
+def test_p4_a_message_group_keeps_to_its_queue_of_the_published_vectors_whatever_is_isolated() -> None:
+    vectors = [each for each in json.loads(VECTORS.read_text("utf-8")) if each["group"].strip()]
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            server.queues = [server.queue(number) for number in range(8)]
+            async with Producer(server.place, ["t"], options=QUIET) as producer:
+                for number, vector in enumerate(vectors):
+                    if number % 5 == 0:
+                        server.script["SendMessage"].append(grpc.StatusCode.UNAVAILABLE)
+                    await producer.send(Message("t", b"x", message_group=vector["group"]))
+                assert producer.isolated
+                placed: dict[str, set[int]] = {}
+                for request in server.called("SendMessage"):
+                    found = request.messages[0].system_properties
+                    placed.setdefault(found.message_group, set()).add(found.queue_id)
+                assert placed == {vector["group"]: {vector["queues"]["8"]} for vector in vectors}
+
+    run(test)
+
+
+def test_of_a_batch_only_what_failed_is_sent_again() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            server.script["SendMessage"].append(entries(v2.OK, v2.INTERNAL_SERVER_ERROR, v2.ILLEGAL_MESSAGE_KEY, v2.OK))
+            with pytest.raises(PartialFailureError, match="1 of 4 messages were not stored") as failed:
+                await producer.send_many(texts(4))
+            assert [type(each) for each in failed.value.results] == [Receipt, Receipt, BadRequestError, Receipt]
+            assert sent(server) == [[b"0", b"1", b"2", b"3"], [b"1"]]
+            assert failed.value.code == v2.ILLEGAL_MESSAGE_KEY
+
+    run(test)
+
+
+def test_one_result_for_a_whole_batch_is_that_of_every_message() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            whole = v2.SendMessageResponse(status=v2.Status(code=v2.OK))
+            whole.entries.add(message_id="the server's own", offset=7).status.code = v2.OK
+            server.script["SendMessage"].append(whole)
+            receipts = await producer.send_many(texts(3))
+            assert [receipt.offset for receipt in receipts] == [7, 8, 9]
+            assert len({receipt.message_id for receipt in receipts}) == 3
+            assert len(sent(server)) == 1  # sending again would store it twice
+            whole.entries[0].status.code = v2.FORBIDDEN
+            server.script["SendMessage"].append(whole)
+            with pytest.raises(ForbiddenError):
+                await producer.send_many(texts(3))
+
+    run(test)
+
+
+def test_a_topic_that_is_first_sent_to_later_is_declared_to_its_servers() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["early"], options=QUIET) as producer:
+            await producer.send(Message("late", b"x"))
+
+            def declared() -> list[str]:
+                return [topic.name for topic in server.called("Telemetry")[-1].settings.publishing.topics]
+
+            await until(lambda: declared() == ["early", "late"])
+            await producer.send(Message("late", b"y"))
+            assert len(server.called("QueryRoute")) == 2
+
+    run(test)
+
+
+def test_the_servers_settings_count_and_change_while_it_runs() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            changed = v2.TelemetryCommand(status=v2.Status(code=v2.OK))
+            changed.settings.publishing.max_body_size = 3
+            changed.settings.publishing.validate_message_type = False
+            await server.command(changed)
+            with pytest.raises(PayloadError, match="more than the server takes, 3"):
+                while True:
+                    await producer.send(Message("t", b"long"))
+
+            def lenient(settings: v2.Settings) -> None:
+                settings.publishing.max_body_size, settings.publishing.validate_message_type = 1000, False
+
+            server.settings = lenient
+            queue = server.queue(0)
+            del queue.accept_message_types[:]
+            server.queues = [queue]
+            await producer.send(Message("unchecked", b"x"))
+
+    run(test)
+
+
+def test_messages_sent_at_the_same_time_travel_together() -> None:
+    async def test() -> None:
+        async with (
+            ScriptedServer() as server,
+            Producer(server.place, ["t", "u"], linger=0.01, batch=10, options=QUIET) as producer,
+        ):
+            receipts = await asyncio.gather(*map(producer.send, [*texts(25), *texts(3, "u")]))
+            assert [receipt.offset for receipt in receipts] == [*range(10), *range(10), *range(5), *range(3)]
+            found = sorted(sent(server), key=lambda bodies: (-len(bodies), bodies))
+            assert [len(bodies) for bodies in found] == [10, 10, 5, 3]
+            begin = asyncio.get_running_loop().time()
+            await producer.send(Message("t", b"alone"))
+            assert asyncio.get_running_loop().time() - begin >= 0.009
+            due = datetime.now(UTC) + timedelta(hours=1)
+            await asyncio.gather(*map(producer.send, texts(2, deliver_at=due)))
+            assert [len(bodies) for bodies in sent(server)[-2:]] == [1, 1]  # delayed messages go by themselves
+
+    run(test)
+
+
+def test_p4_gathered_messages_of_a_group_are_sent_in_order_one_call_at_a_time() -> None:
+    async def test() -> None:
+        at_once: list[int] = []
+
+        async def slow(_request: Any) -> None:
+            at_once.append(1)
+            await asyncio.sleep(0.01)
+            assert len(at_once) == 1
+            at_once.clear()
+
+        async with (
+            ScriptedServer() as server,
+            Producer(server.place, ["t"], linger=0.0, batch=4, options=QUIET) as producer,
+        ):
+            server.script["SendMessage"].extend([slow, grpc.StatusCode.UNAVAILABLE, *[slow] * 5])
+            await asyncio.gather(*map(producer.send, texts(18, message_group="g")))
+            calls = sent(server)
+            assert calls.pop(2) == calls[1]  # the second attempt of the second batch
+            assert [body for bodies in calls for body in bodies] == [b"%d" % number for number in range(18)]
+
+    run(test)
+
+
+def test_a_batch_is_full_by_its_bytes_too_and_a_large_message_goes_alone() -> None:
+    async def test() -> None:
+        async with (
+            ScriptedServer() as server,
+            Producer(server.place, ["t"], linger=5.0, batch_bytes=1000, options=QUIET) as producer,
+        ):
+            bodies = [b"a" * 400, b"b" * 400, b"c" * 400, b"d" * 3000]
+            sending = asyncio.gather(*(producer.send(Message("t", body)) for body in bodies))
+            await until(lambda: len(sent(server)) == 3)
+            await sending
+            assert [list(map(len, each)) for each in sorted(sent(server))] == [[400, 400], [400], [3000]]
+            with pytest.raises(PayloadError):
+                await producer.send(Message("t", b"x" * (4 << 20 | 1)))
+
+    run(test)
+
+
+def test_closing_sends_what_lingers_and_waits_for_what_is_under_way() -> None:
+    async def test() -> None:
+        async def slow(_request: Any) -> None:
+            await asyncio.sleep(0.1)
+
+        async with ScriptedServer() as server:
+            producer = Producer(server.place, ["t"], linger=60.0, options=QUIET)
+            await producer.start()
+            server.script["SendMessage"].append(slow)
+            under_way = asyncio.ensure_future(producer.send_many(texts(2)))
+            await until(lambda: len(sent(server)) == 1)
+            lingering = [asyncio.ensure_future(producer.send(message)) for message in texts(3)]
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(producer.close())
+            await asyncio.sleep(0)
+            with pytest.raises(NotRunningError):
+                await producer.send(Message("t", b"late"))
+            closing.cancel()  # whoever is impatient does not stop it half-way
+            assert len(await asyncio.gather(*lingering)) == 3
+            assert len(await under_way) == 2
+            await producer.close()
+            assert sorted(map(len, sent(server))) == [2, 3]
+            assert server.called("NotifyClientTermination")
+
+    run(test)
+
+
+def test_a_flush_sends_at_once_and_a_cancelled_send_takes_its_message_back() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], linger=60.0, options=QUIET) as producer:
+            sending = [asyncio.ensure_future(producer.send(message)) for message in texts(4)]
+            await asyncio.sleep(0)
+            sending[1].cancel()
+            await asyncio.sleep(0)
+            await producer.flush()
+            assert sent(server) == [[b"0", b"2", b"3"]]
+            assert [task.done() for task in sending] == [True] * 4
+            await producer.flush()
+            with pytest.raises(BadRequestError, match="one or more"):
+                Producer(server.place, linger=0.0, batch=0)
+
+    run(test)
+
+
+def test_one_bad_message_fails_alone_although_a_server_refused_the_gathered_batch() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], linger=0.01, options=QUIET) as producer:
+
+            def strict(request: Any) -> Any:
+                if any(message.body == b"1" for message in request.messages):
+                    return refusal(v2.ILLEGAL_MESSAGE_PROPERTY_KEY, "bad key")
+                return None
+
+            server.script["SendMessage"].extend([strict] * 5)
+            results = await asyncio.gather(*map(producer.send, texts(3)), return_exceptions=True)
+            assert [type(result) for result in results] == [Receipt, BadRequestError, Receipt]
+            server.script["SendMessage"].clear()
+            server.script["SendMessage"].extend([refusal(v2.INTERNAL_SERVER_ERROR)] * 3)
+            results = await asyncio.gather(*map(producer.send, texts(3)), return_exceptions=True)
+            assert [type(result) for result in results] == [ServerFailedError] * 3
+
+    run(test)

@@ -1,0 +1,399 @@
+"""What every client keeps up with its servers: streams, settings, commands, routes, heartbeats, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from millstream.core.clock import VirtualClock
+from millstream.messaging.client import (
+    ClientError,
+    Credentials,
+    Intervals,
+    Message,
+    NotRunningError,
+    Options,
+    Producer,
+    PushConsumer,
+    Received,
+    ServerFailedError,
+    SimpleConsumer,
+    StartupError,
+    ThrottledError,
+    TransportError,
+)
+from millstream.messaging.client.recovery import COOLDOWN, Recovery
+from millstream.messaging.protocol import v2
+from millstream.testing.scripted_server import ScriptedServer
+
+QUIET = Options(request_timeout=1.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
+
+
+def options(**intervals: float) -> Options:
+    return Options(request_timeout=0.2, intervals=Intervals(**{"first_heartbeat": 60.0, "reopen": 0.05, **intervals}))
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(limited())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def ignore(_message: Received) -> None:
+    """A listener that is content."""
+
+
+def test_a_stream_that_ends_or_breaks_is_opened_again_with_the_settings() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET):
+            for number in range(2, 5):
+                server.break_streams()
+                await until(lambda number=number: len(server.called("Telemetry")) == number)  # type: ignore[misc]
+            assert server.called("Telemetry")[-1].settings.publishing.topics[0].name == "t"
+            await until(lambda: server.streams == 1)
+
+    run(test)
+
+
+def test_a_closed_client_opens_no_stream_again_and_says_goodbye() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            async with SimpleConsumer(server.place, "g", {"t": "*"}, options=QUIET):
+                pass
+            assert server.called("NotifyClientTermination")[0].group.name == "g"
+            await until(lambda: server.streams == 0)
+            await asyncio.sleep(0.15)
+            assert len(server.called("Telemetry")) == 1
+
+    run(test)
+
+
+def test_settings_are_declared_anew_at_intervals_and_when_subscriptions_change() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            async with SimpleConsumer(server.place, "g", {"t": "*"}, options=options(settings=0.05)):
+                await until(lambda: len(server.called("Telemetry")) >= 3)
+                assert len({id(call) for call in server.called("Telemetry")}) >= 3
+                assert server.streams == 1  # on the stream that is there
+            async with SimpleConsumer(server.place, "g", {"t": "*"}, options=QUIET) as consumer:
+
+                def declared() -> dict[str, str]:
+                    wanted = server.called("Telemetry")[-1].settings.subscription.subscriptions
+                    return {each.topic.name: each.expression.expression for each in wanted}
+
+                await consumer.subscribe("u", "a || b")
+                await until(lambda: declared() == {"t": "*", "u": "a || b"})
+                await consumer.unsubscribe("t")
+                await until(lambda: declared() == {"u": "a || b"})
+
+    run(test)
+
+
+def test_a_server_that_never_settles_fails_the_start_and_is_named() -> None:
+    async def never(_command: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            server.script["Telemetry"].append(never)
+            hasty = Options(startup_timeout=0.2, intervals=QUIET.intervals)
+            with pytest.raises(StartupError, match=f"{server.place} gave no routes and settings for t within 0.2"):
+                await Producer(server.place, ["t"], options=hasty).start()
+            server.script["Telemetry"].append(v2.TelemetryCommand(status=v2.Status(code=v2.FORBIDDEN, message="no")))
+            with pytest.raises(StartupError, match=f"{server.place} did not settle with this client about t: no"):
+                await Producer(server.place, ["t"], options=QUIET).start()
+            wrong = v2.TelemetryCommand(status=v2.Status(code=v2.OK))
+            wrong.settings.subscription.receive_batch_size = 3
+            server.script["Telemetry"].append(wrong)
+            with pytest.raises(StartupError, match="settings of a publishing client with those of subscription"):
+                await Producer(server.place, ["t"], options=QUIET).start()
+
+    run(test)
+
+
+def test_every_topic_is_settled_before_the_start_is_over_and_asked_for_once() -> None:
+    async def slowly(_command: Any) -> None:
+        await asyncio.sleep(0.05)
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            server.script["Telemetry"].append(slowly)
+            async with Producer(server.place, list("abcde"), options=QUIET) as producer:
+                assert [request.topic.name for request in server.called("QueryRoute")] == list("abcde")
+                assert len(server.called("Telemetry")) == 1
+                server.script["QueryRoute"].append(slowly)
+                await asyncio.gather(*(producer.send(Message("later", b"x")) for _ in range(10)))
+                assert len(server.called("QueryRoute")) == 6
+
+    run(test)
+
+
+def test_a_client_can_start_again_after_its_end_and_not_twice_at_once() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            producer = Producer(server.place, ["t"], options=QUIET)
+            for number in range(1, 3):
+                await producer.start()
+                await producer.start()
+                await producer.send(Message("t", b"x"))
+                assert len(server.called("QueryRoute")) == number
+                await asyncio.gather(producer.close(), producer.close())
+                with pytest.raises(NotRunningError):
+                    await producer.send(Message("t", b"x"))
+
+    run(test)
+
+
+def test_a_call_that_the_end_of_its_client_cuts_off_fails_and_is_no_cancellation() -> None:
+    async def for_ever(_request: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            consumer = SimpleConsumer(server.place, "g", {"t": "*"}, options=QUIET)
+            await consumer.start()
+            server.script["AckMessage"].append(for_ever)
+            server.inbox.append(server.message("t", b"x"))
+            (message,) = await consumer.receive()
+            acknowledging = asyncio.ensure_future(consumer.ack(message))
+            await until(lambda: bool(server.called("AckMessage")))
+            await consumer.close()
+            with pytest.raises(TransportError, match="the connection was closed"):
+                await acknowledging
+
+    run(test)
+
+
+def test_a_server_is_told_the_stacks_of_all_threads() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET):
+            ask = v2.TelemetryCommand()
+            ask.print_thread_stack_trace_command.nonce = "n-1"
+            await server.command(ask)
+            answer = await server.said.get()
+            assert (answer.status.code, answer.thread_stack_trace.nonce) == (v2.OK, "n-1")
+            assert "MainThread" in answer.thread_stack_trace.thread_stack_trace
+            assert "test_client_session" in answer.thread_stack_trace.thread_stack_trace
+
+    run(test)
+
+
+def verify(server: ScriptedServer, body: bytes) -> v2.TelemetryCommand:
+    ask = v2.TelemetryCommand()
+    ask.verify_message_command.nonce = body.decode()
+    ask.verify_message_command.message.CopyFrom(server.message("t", body))
+    return ask
+
+
+def test_a_server_may_have_a_message_verified_and_a_slow_listener_holds_nothing_up() -> None:
+    may_go_on = asyncio.Event()
+
+    async def listen(message: Received) -> bool:
+        if message.body == b"slow":
+            await may_go_on.wait()
+        return message.body != b"bad"
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            async with PushConsumer(server.place, "g", {"t": "*"}, listen, options=QUIET):
+                for body in (b"slow", b"good", b"bad"):
+                    await server.command(verify(server, body))
+                answers = [await server.said.get() for _ in range(2)]
+                may_go_on.set()
+                answers.append(await server.said.get())
+                found = {answer.verify_message_result.nonce: answer.status.code for answer in answers}
+                assert found == {"slow": v2.OK, "good": v2.OK, "bad": v2.FAILED_TO_CONSUME_MESSAGE}
+            async with Producer(server.place, ["t"], options=QUIET):
+                await server.command(verify(server, b"x"))
+                assert (await server.said.get()).status.code == v2.NOT_IMPLEMENTED
+
+    run(test)
+
+
+def test_orphaned_transactions_are_ended_as_the_checker_says_where_the_server_asked() -> None:
+    async def check(message: Received) -> Any:
+        if message.body == b"broken":
+            raise ValueError("no idea")
+        return message.body.decode()
+
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], checker=check, options=QUIET):
+            for body in (b"broken", b"unknown", b"commit", b"rollback"):
+                ask = v2.TelemetryCommand()
+                ask.recover_orphaned_transaction_command.transaction_id = f"tx-{body.decode()}"
+                ask.recover_orphaned_transaction_command.message.CopyFrom(server.message("t", body))
+                await server.command(ask)
+            await until(lambda: len(server.called("EndTransaction")) == 2)
+            ends = {end.transaction_id: (end.resolution, end.source) for end in server.called("EndTransaction")}
+            asked = v2.SOURCE_SERVER_CHECK
+            assert ends == {"tx-commit": (v2.COMMIT, asked), "tx-rollback": (v2.ROLLBACK, asked)}
+
+    run(test)
+
+
+def test_a_command_that_nobody_knows_is_passed_over() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            ask = v2.TelemetryCommand()
+            ask.notify_unsubscribe_lite_command.lite_topic = "light"
+            await server.command(ask)
+            await server.command(v2.TelemetryCommand())
+            await server.command(verify(server, b"x"))
+            assert (await server.said.get()).status.code == v2.NOT_IMPLEMENTED
+            await producer.send(Message("t", b"x"))
+            assert len(server.called("Telemetry")) == 1
+
+    run(test)
+
+
+def test_a_server_may_have_its_client_connect_anew() -> None:
+    async def test() -> None:
+        async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET) as producer:
+            for number in range(2, 4):  # no cooldown: the server knows what it does
+                ask = v2.TelemetryCommand()
+                ask.reconnect_endpoints_command.nonce = "n"
+                await server.command(ask)
+                await until(lambda number=number: len(server.called("Telemetry")) == number)  # type: ignore[misc]
+                await until(lambda: server.streams == 1)
+            await producer.send(Message("t", b"x"))
+
+    run(test)
+
+
+def test_a_connection_that_is_late_twice_is_made_anew() -> None:
+    async def late(_request: Any) -> None:
+        await asyncio.sleep(0.5)
+
+    async def test() -> None:
+        async with ScriptedServer() as server:
+            server.script["Heartbeat"].extend([late, None, late, late, late, late])
+            async with Producer(server.place, ["t"], options=options(first_heartbeat=0.0, heartbeat=0.01)) as producer:
+                await until(lambda: len(server.called("Telemetry")) == 2)
+                assert len(server.called("Heartbeat")) >= 4
+                await until(lambda: len(server.called("Heartbeat")) >= 7)
+                assert len(server.called("Telemetry")) == 2  # one in thirty seconds
+                await producer.send(Message("t", b"x"))
+
+    run(test)
+
+
+LATE = TransportError(reason="DEADLINE_EXCEEDED")
+GONE = TransportError(reason="UNAVAILABLE")
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        ([(LATE, True)], [False]),
+        ([(LATE, True), (LATE, True)], [False, True]),
+        ([(LATE, True), None, (LATE, True)], [False, False]),
+        ([(LATE, True), (ServerFailedError(), True), (LATE, True)], [False, False, False]),
+        ([(GONE, True)], [True]),
+        ([(GONE, False), (GONE, False)], [False, False]),
+        ([(ThrottledError(), True)] * 3, [False] * 3),
+        ([(GONE, True), (GONE, True), (LATE, True), (LATE, True)], [True, False, False, False]),
+    ],
+)
+def test_connections_are_made_anew_where_they_look_well_and_are_dead(
+    failures: list[tuple[ClientError, bool] | None], expected: list[bool]
+) -> None:
+    clock = VirtualClock()
+    recovery = Recovery(clock)
+    found = []
+    for failure in failures:
+        if failure is None:
+            recovery.succeeded()
+        else:
+            found.append(recovery.failed(failure[0], is_ready=failure[1]))
+    assert found == expected
+    clock.advance(COOLDOWN)
+    assert recovery.failed(GONE, is_ready=True)
+
+
+def test_routes_are_refreshed_and_servers_come_and_go_with_them() -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            one, two = [await stack.enter_async_context(ScriptedServer()) for _ in range(2)]
+            every = options(first_route=0.02, route=0.02, idle=0.1, sweep=0.02)
+            producer = await stack.enter_async_context(Producer(one.place, ["t", "u"], options=every))
+            assert (one.streams, two.streams) == (1, 0)
+            one.queues = [one.queue(0, "b", two.port)]
+            await until(lambda: (one.streams, two.streams) == (0, 1))
+            await producer.send(Message("t", b"x"))
+            assert two.called("SendMessage")
+            one.script["QueryRoute"].extend([grpc.StatusCode.UNAVAILABLE] * 6)
+            await until(lambda: not one.script["QueryRoute"])  # the route that is known is kept
+            await producer.send(Message("t", b"y"))
+            one.queues = None
+            await until(lambda: (one.streams, two.streams) == (1, 0))
+            await until(lambda: len(producer._transports) == 1)  # nobody needs the other connection any more
+            await producer.send(Message("t", b"z"))
+
+    run(test)
+
+
+def test_one_topic_without_a_route_keeps_no_other_from_being_refreshed() -> None:
+    async def test() -> None:
+        def without_a(request: Any) -> Any:
+            return grpc.StatusCode.UNAVAILABLE if request.topic.name == "a" else None
+
+        often = options(first_route=0.02, route=0.02)
+        async with ScriptedServer() as server, Producer(server.place, ["a", "b"], options=often):
+            before = len(server.called("QueryRoute"))
+            server.script["QueryRoute"].extend([without_a] * 1000)
+            await until(lambda: len(server.called("QueryRoute")) >= before + 8)
+            names = [request.topic.name for request in server.called("QueryRoute")[before:]]
+            assert abs(names.count("a") - names.count("b")) <= 1
+
+    run(test)
+
+
+def test_namespace_session_token_and_signature_travel_with_every_call(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        known = Options(
+            namespace="space", credentials=Credentials("key", "hidden", "token"), intervals=Intervals(first_heartbeat=0)
+        )
+        async with ScriptedServer() as server:
+            server.inbox.append(server.message("t", b"x"))
+            async with (
+                Producer(server.place, ["t"], options=known) as producer,
+                SimpleConsumer(server.place, "g", {"t": "*"}, options=known) as consumer,
+            ):
+                await producer.send(Message("t", b"x"))
+                (message,) = await consumer.receive()
+                await consumer.ack(message)
+                await until(lambda: len(server.called("Heartbeat")) >= 2)
+            for call in server.calls:
+                assert call.headers["x-mq-namespace"] == "space"
+                assert call.headers["x-mq-session-token"] == "token"
+                assert call.headers["authorization"].startswith("MQv2-HMAC-SHA1 Credential=key,")
+                assert call.headers["x-mq-protocol"] == "v2"
+            assert len({call.headers["x-mq-request-id"] for call in server.calls}) == len(server.calls)
+            named = [
+                server.called("QueryRoute")[0].topic,
+                server.called("SendMessage")[0].messages[0].topic,
+                server.called("ReceiveMessage")[0].group,
+                server.called("ReceiveMessage")[0].message_queue.topic,
+                server.called("AckMessage")[0].topic,
+                server.called("Heartbeat")[-1].group,
+            ]
+            assert {each.resource_namespace for each in named} <= {"space", ""}
+            assert [each.resource_namespace for each in named[:-1]] == ["space"] * 5
+
+    with caplog.at_level(logging.DEBUG, "millstream"):
+        run(test)
+    assert "hidden" not in caplog.text
+    assert "token" not in caplog.text
