@@ -58,6 +58,9 @@ class Gap(Batch):
     def __iter__(self) -> Iterator[Message]:
         return iter(())
 
+    def bodies(self) -> Iterator[tuple[int, bytes]]:
+        return iter(())
+
     def __repr__(self) -> str:
         return f"<Gap of {self._log!r}, ids {self.first_id} to {self.last_id}: {self.reason}>"
 

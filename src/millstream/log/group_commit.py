@@ -52,7 +52,8 @@ class GroupCommit:
         self._commit = commit
         self._tell = tell
         self._pace = Pace(spec)
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiters = Waiters()
         self._pending: deque[Pack] = deque()
         self._pending_bytes = 0
@@ -82,7 +83,7 @@ class GroupCommit:
 
     def enqueue(self, pack: Pack) -> IdRange | None:
         """Give ids to *pack*, once there is room for it; None where its sequence was given before."""
-        with self._changed:
+        with self._lock:
             self._refuse()
             while not self._has_room(pack):
                 self._make_room()
@@ -91,7 +92,7 @@ class GroupCommit:
 
     def enqueue_if_room(self, pack: Pack) -> tuple[bool, IdRange | None]:
         """Like :meth:`enqueue`, but where there is no room it returns False at once, and has seen to it."""
-        with self._changed:
+        with self._lock:
             self._refuse()
             if not self._has_room(pack):
                 self._leave_to_keeper()
@@ -102,7 +103,7 @@ class GroupCommit:
 
     def leave(self) -> None:
         """Nobody may be waiting for what is pending: see that it is committed."""
-        with self._changed:
+        with self._lock:
             self._leave_to_keeper()
 
     def durable(self, last_id: int, timeout: float | None) -> None:
@@ -117,7 +118,7 @@ class GroupCommit:
 
     def close(self) -> bool:
         """Take no more packs; False where that was done before."""
-        with self._changed:
+        with self._lock:
             was_open, self._closed = not self._closed, True
             self._changed.notify_all()
             return was_open
@@ -129,7 +130,7 @@ class GroupCommit:
 
     def fail(self, error: BaseException) -> None:
         """Give up: whoever waits, and whoever comes, is told *error*."""
-        with self._changed:
+        with self._lock:
             self.failure = self.failure or error
             self._pending.clear()
             self._pending_bytes = self._pending_messages = 0
@@ -144,7 +145,7 @@ class GroupCommit:
 
         It is called under a lock, so it may do no more than pass the news on. Once it says False it is called no more.
         """
-        with self._changed:
+        with self._lock:
             self._listeners.append(listener)
             listener(self._frontier.pointer, self.failure is not None)
 
@@ -212,7 +213,7 @@ class GroupCommit:
             self._changed.acquire()
 
     def _lead_or_wait(self, last_id: int) -> Waiter | None:
-        with self._changed:
+        with self._lock:
             if self._frontier.pointer >= last_id:
                 return None
             self.expect(last_id)
@@ -223,7 +224,7 @@ class GroupCommit:
         return None
 
     def _durable_until(self, last_id: int, deadline: float, timeout: float) -> None:
-        with self._changed:
+        with self._lock:
             while self._frontier.pointer < last_id:
                 self.expect(last_id)
                 left = deadline - self._clock.monotonic()
@@ -245,7 +246,7 @@ class GroupCommit:
 
     def _take_over(self, waiter: Waiter) -> None:
         """*waiter* was interrupted: do for others what it should have done."""
-        with self._changed:
+        with self._lock:
             if self._waiters.leave(waiter):
                 return
         if waiter.successor is not None:
@@ -260,7 +261,7 @@ class GroupCommit:
         """
         try:
             self._let_others_join()
-            with self._changed:
+            with self._lock:
                 self._await_turn()
                 packs = self._take()
             self._company = len(packs)
@@ -284,7 +285,7 @@ class GroupCommit:
             self._clock.sleep(0)
 
     def _end_turn(self) -> None:
-        with self._changed:
+        with self._lock:
             due = self._waiters.take(self._frontier.pointer if self.failure is None else None)
             self._committing = False
             next_one = self._next_leader()
@@ -355,7 +356,7 @@ class GroupCommit:
 
     def _commit_pending(self) -> None:
         """Commit what is unattended, a share at a time, so that other chores of the store get their turn."""
-        with self._changed:
+        with self._lock:
             self._commit_is_due = False
             if not self._pending or self._committing or self.failure is not None:
                 return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 
-class IdRange(msgspec.Struct, frozen=True, order=True):
+class IdRange(msgspec.Struct, frozen=True, order=True, gc=False):
     """The ids from ``first`` to ``last``, both included; empty where ``last`` is less."""
 
     first: int
@@ -23,7 +23,7 @@ class IdRange(msgspec.Struct, frozen=True, order=True):
         return isinstance(number, int) and self.first <= number <= self.last
 
 
-class BlockRange(msgspec.Struct, frozen=True):
+class BlockRange(msgspec.Struct, frozen=True, gc=False):
     """The ids of one stored block and how many bytes it takes in the store."""
 
     first_id: int

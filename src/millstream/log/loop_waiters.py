@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
+from bisect import bisect_right, insort
+from operator import itemgetter
+
+_last_id = itemgetter(0)
 
 
 class LoopWaiters:
@@ -15,8 +17,7 @@ class LoopWaiters:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # by id
         self._pointer = 0
         self._over = False
         self._is_called = False
@@ -26,7 +27,10 @@ class LoopWaiters:
         if self._over or self._pointer >= last_id:
             return
         future = self._loop.create_future()
-        heapq.heappush(self._waiting, (last_id, next(self._numbers), future))
+        if self._waiting and self._waiting[-1][0] > last_id:
+            insort(self._waiting, (last_id, future), key=_last_id)
+        else:
+            self._waiting.append((last_id, future))
         if self._over or self._pointer >= last_id:  # it has just come to pass
             self._resolve()
         await future
@@ -46,7 +50,8 @@ class LoopWaiters:
 
     def _resolve(self) -> None:
         self._is_called = False
-        while self._waiting and (self._over or self._waiting[0][0] <= self._pointer):
-            future = heapq.heappop(self._waiting)[2]
+        count = len(self._waiting) if self._over else bisect_right(self._waiting, self._pointer, key=_last_id)
+        due, self._waiting = self._waiting[:count], self._waiting[count:]
+        for _, future in due:
             if not future.done():
                 future.set_result(None)

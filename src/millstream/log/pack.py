@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from millstream.core.message import Message
 from millstream.log.block import EncodedBlock, Origin, encode_block
+from millstream.log.bodies import Bodies, join_bodies, merge_bodies
 from millstream.log.columns import MESSAGE_BYTES, Columns, concat, from_messages, from_record_batch, offsets_of
 from millstream.log.errors import LogInputError, MessageTooLargeError
 from millstream.log.spec import LogSpec
@@ -23,16 +24,13 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_PACK_BYTES = 1 << 30
 
 
-_FEW = 16  # messages; fewer wait for the commit as they are, since an Arrow array has its price
-
-
-class Pack(msgspec.Struct, frozen=True):
-    """The messages of one call: bodies alone as a list or an Arrow array, else columns.
+class Pack(msgspec.Struct, frozen=True, gc=False):
+    """The messages of one call: bodies alone, joined or as an Arrow array, else columns.
 
     ``size`` is about the bytes that they take; ``sequence`` is the producer's.
     """
 
-    content: list[bytes] | pa.Array | Columns
+    content: Bodies | pa.Array | Columns
     count: int
     size: int
     sequence: int | None = None
@@ -49,10 +47,11 @@ def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
         raise LogInputError(f"a producer's sequence begins at 1, not {sequence}")
     if isinstance(messages, pa.RecordBatch):
         return _pack_columns(from_record_batch(messages), sequence)
-    found = list(messages)  # the caller may change its own list while ours waits for a commit
-    kinds = set(map(type, found))
-    if kinds <= {bytes}:
+    found = list(messages)  # the caller may change its own list meanwhile
+    try:
         return _pack_bodies(cast(list[bytes], found), sequence)
+    except TypeError:
+        kinds = set(map(type, found))
     if kinds == {Message}:
         return _pack_columns(from_messages(cast(list[Message], found)), sequence)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
@@ -84,14 +83,14 @@ def encode_packs(packs: Iterable[Pack], first_id: int, now: int, spec: LogSpec, 
 
 
 def _pack_bodies(bodies: list[bytes], sequence: int | None) -> Pack:
-    count = len(bodies)
-    if count < _FEW:
-        sizes = list(map(len, bodies))
-        return Pack(bodies, count, _checked(sum(sizes) + MESSAGE_BYTES * count, max(sizes, default=0)), sequence)
-    array = pa.array(bodies, pa.binary())
-    if isinstance(array, pa.ChunkedArray):
-        return Pack([], 0, _checked(array.nbytes, 0))  # more than an array holds is more than a pack holds
-    return Pack(array, count, _checked_array(array), sequence)
+    """Raises :class:`TypeError` where one is not bytes."""
+    lengths = list(map(len, bodies))
+    count, step = len(lengths), lengths[0] if lengths else 0
+    if lengths.count(step) == count:
+        size = _checked((step + MESSAGE_BYTES) * count, step)
+        return Pack(join_bodies(bodies, step), count, size, sequence)
+    size = _checked(sum(lengths) + MESSAGE_BYTES * count, max(lengths))
+    return Pack(join_bodies(bodies, lengths), count, size, sequence)
 
 
 def _checked_array(array: pa.Array) -> int:
@@ -104,7 +103,7 @@ def _checked_array(array: pa.Array) -> int:
 
 def _pack_columns(columns: Columns, sequence: int | None) -> Pack:
     if not len(columns):
-        return Pack([], 0, 0, sequence)
+        return Pack(columns, 0, 0, sequence)
     if columns.is_bare:
         return Pack(columns.body, len(columns), _checked_array(columns.body), sequence)
     sizes = columns.sizes()
@@ -147,10 +146,8 @@ def _bodies(packs: list[Pack]) -> pa.Array:
     parts: list[pa.Array] = []
     contents: Iterator[Any] = (pack.content for pack in packs)
     for kind, run in itertools.groupby(contents, type):
-        if kind is list:
-            parts.append(pa.array(list(itertools.chain.from_iterable(run)), pa.binary()))
-        else:
-            parts += run
+        found = list(run)
+        parts += [merge_bodies(found)] if kind is Bodies else found
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 

@@ -5,7 +5,6 @@ The layout is written down in ``docs/formats/block.md``.
 
 from __future__ import annotations
 
-import functools
 import struct
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from millstream.log.columns import lengths_of, offsets_of
 from millstream.log.compression import compress, decompress
+from millstream.log.offsets import even_offsets, offsets_from
 from millstream.log.spec import Compression
 
 ENTRY = struct.Struct("<BBBBIII")  # column, part, encoding, codec, items, raw bytes, stored bytes
@@ -32,8 +32,7 @@ _I64 = struct.Struct("<q")
 
 Numbers = npt.NDArray[np.int64]
 
-_MOST_EVEN = 65_536
-_COUNTING = np.arange(_MOST_EVEN, dtype=np.int64)
+_COUNTING = np.arange(65_536, dtype=np.int64)
 
 
 class SectionError(ValueError):
@@ -166,13 +165,13 @@ class SectionReader:
             _expect(raw.size == 8, column, "a constant has eight bytes")
             step = _I64.unpack(raw)[0]
             _expect(0 <= step * count < 2**31, column, "more than 2 GiB of values")
-            total, offsets = step * count, _even_offsets(step, count)
+            total, offsets = step * count, even_offsets(step, count)
         else:
             _expect(encoding in _UNSIGNED, column, f"encoding {encoding} does not hold lengths")
             lengths = _view(raw, _UNSIGNED[encoding], count, column)
             total = int(lengths.sum(dtype=np.int64))
             _expect(total < 2**31, column, "more than 2 GiB of values")
-            offsets = _added_up(lengths)
+            offsets = offsets_from(lengths)
         _expect(total <= MAX_ITEMS if end is None else total == end, column, "the lengths do not add up")
         return offsets
 
@@ -204,25 +203,6 @@ def filled(count: int, value: int, *, steps: bool = False) -> pa.Array:
     else:
         numbers.fill(value)
     return pa.Array.from_buffers(pa.int64(), count, [None, buffer])
-
-
-def _even_offsets(step: int, count: int) -> pa.Buffer:
-    if count > _MOST_EVEN or step * _MOST_EVEN >= 2**31:
-        return pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(step))
-    return _long_even_offsets(step)
-
-
-@functools.lru_cache(maxsize=16)
-def _long_even_offsets(step: int) -> pa.Buffer:
-    return pa.py_buffer(np.arange(_MOST_EVEN + 1, dtype=np.int32) * np.int32(step))
-
-
-def _added_up(lengths: npt.NDArray[Any]) -> pa.Buffer:
-    buffer = pa.allocate_buffer(4 * (len(lengths) + 1))
-    offsets = np.frombuffer(buffer, np.int32)
-    offsets[0] = 0
-    np.cumsum(lengths, out=offsets[1:])
-    return buffer
 
 
 def _pack_times(values: Numbers, least: int, most: int) -> tuple[int, Any]:

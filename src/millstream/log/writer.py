@@ -83,7 +83,7 @@ class Writer:
             if taken:
                 break
             await self._waiters_here().reached(self._group.pointer + 1)
-        await self.durable_async(self._group.given if ids is None else ids.last)
+        await self._reached(self._group.given if ids is None else ids.last)
         return ids
 
     def append_nowait(self, messages: Messages, *, sequence: int | None = None) -> IdRange | None:
@@ -137,8 +137,7 @@ class Writer:
         if self._group.pointer < last_id:
             self._group.expect(last_id)
             self._group.leave()
-            await self._waiters_here().reached(last_id)
-            self._group.expect(last_id)
+            await self._reached(last_id)
 
     def on_durable(self, callback: Callable[[int], object]) -> Callable[[], None]:
         """Call *callback* with the last durable id after every commit, in order, outside all locks.
@@ -183,6 +182,12 @@ class Writer:
         if self._bodies_only:
             refuse_more_than_bodies(pack)
         return pack
+
+    async def _reached(self, last_id: int) -> None:
+        """Wait for *last_id*, which somebody will commit."""
+        if self._group.pointer < last_id:
+            await self._waiters_here().reached(last_id)
+            self._group.expect(last_id)
 
     def _waiters_here(self) -> LoopWaiters:
         loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ _DURABLE = (
     "with synchronous FULL, Redis with appendfsync always; JetStream with sync_interval always from version 2.10 on, "
     "older ones sync every two minutes). "
 )
-_CHECKED = "Every id and the checksum over all bodies are checked as they are read."
+_CHECKED = "What is read are ids and bodies; every id and the checksum over all bodies are checked as they are read."
 
 
 _QUICK = {"seconds": 0.01, "senders": 20, "payloads": [4]}

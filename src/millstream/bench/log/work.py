@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import shutil
 import statistics
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from millstream.bench.frame import Sample
-from millstream.bench.log.check import Seen, drain
+from millstream.bench.log.check import Seen, WrongError, drain
 from millstream.bench.log.choice import Choice
 from millstream.bench.log.clearing import clear
 from millstream.bench.log.contenders import CONTENDERS, open_ours, open_receiver, open_sender
@@ -138,14 +140,15 @@ class Work:
         self._remove(place)
         return Sample(statistics.median(taken), {"p99 ms": statistics.quantiles(taken, n=100, method="inclusive")[98]})
 
-    def _verify(self, columns: object, payload: int, batches: int) -> None:
+    def _verify(self, columns: Iterator[pa.RecordBatch], payload: int, batches: int) -> None:
         seen, expected = Seen(payload), Seen(payload)
-        seen.add_columns(columns)  # type: ignore[arg-type]
-        pool = self._pool(payload)
-        for number in range(batches):
-            expected.add(range(number * POOL + 1, (number + 1) * POOL + 1), pool)
+        seen.add_columns(columns)
+        body = pa.array(self._pool(payload), pa.binary())
+        starts = range(1, batches * POOL, POOL)
+        sent = (pa.record_batch([np.arange(start, start + POOL), body], names=["id", "body"]) for start in starts)
+        expected.add_columns(sent)
         if (seen.last_id, seen.crc) != (expected.last_id, expected.crc):
-            raise AssertionError("the Arrow batches that were read are not those that were written")
+            raise WrongError("the Arrow batches that were read are not those that were written")
 
     def _load(self, name: str, payload: int, pack: int) -> tuple[int, int]:
         rate = CONTENDERS[name].rate(payload)

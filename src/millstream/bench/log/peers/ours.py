@@ -45,9 +45,9 @@ class OurReceiver:
             for batch in reader.batches(follow=True):
                 ids: list[int] = []
                 bodies: list[bytes] = []
-                for message in batch:
-                    ids.append(message.id)
-                    bodies.append(message.body)
+                for number, body in batch.bodies():
+                    ids.append(number)
+                    bodies.append(body)
                 reader.ack(batch.ids)
                 yield ids, bodies
                 if batch.last_id >= total:

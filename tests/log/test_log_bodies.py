@@ -1,0 +1,78 @@
+"""Bodies go into the log, and come out of it, without an object for each message."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.message import Message
+from millstream.log import Log, LogInputError, LogSpec, open_store
+from millstream.log.bodies import join_bodies, merge_bodies
+from millstream.log.pack import make_pack
+
+packs = st.lists(st.lists(st.binary(max_size=6)), min_size=1)
+
+
+@pytest.fixture
+def log() -> Log:
+    return open_store("memory://").log(LogSpec("weather", block_messages=4))
+
+
+@given(packs)
+def test_packs_of_any_lengths_are_merged_in_order(packs: list[list[bytes]]) -> None:
+    parts = [join_bodies(pack, list(map(len, pack))) for pack in packs]
+    assert merge_bodies(parts).to_pylist() == [body for pack in packs for body in pack]
+
+
+@given(st.lists(st.integers(0, 30), min_size=1), st.integers(0, 5))
+def test_packs_of_one_length_are_merged_in_order(counts: list[int], length: int) -> None:
+    packs = [[bytes([number]) * length] * count for number, count in enumerate(counts)]
+    merged = merge_bodies([join_bodies(pack, length) for pack in packs])
+    merged.validate(full=True)
+    assert merged.to_pylist() == [body for pack in packs for body in pack]
+
+
+@given(packs)
+def test_the_size_of_a_pack_is_that_of_its_bodies(packs: list[list[bytes]]) -> None:
+    for bodies in packs:
+        pack = make_pack(bodies)
+        assert (pack.count, pack.size) == (len(bodies), sum(len(body) + 8 for body in bodies))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [["text"], [b"bytes", "text"], [b"bytes", Message(b"message")], [b"1", 2], [None], [array("i", [1, 2])]],
+    ids=repr,
+)
+def test_what_is_no_bytes_is_refused_by_name(log: Log, messages: list[Any]) -> None:
+    with log.writer() as writer:
+        with pytest.raises(
+            LogInputError, match=r"a log takes a list of Message, .* not .*(str|Message|int|None|array)"
+        ):
+            writer.append(messages)
+        assert log.last_id == 0
+
+
+def test_a_body_may_be_a_buffer_and_is_copied(log: Log) -> None:
+    buffer = bytearray(b"before")
+    with log.writer() as writer:
+        writer.append_nowait([buffer, memoryview(b"view"), b"bytes"])
+        buffer[:] = b"after!"
+    assert [message.body for batch in log.read() for message in batch] == [b"before", b"view", b"bytes"]
+
+
+def test_a_batch_gives_ids_and_bodies_alone(log: Log) -> None:
+    with log.writer() as writer:
+        writer.append([Message(b"%d" % number, key="k", headers=(("h", b"v"),)) for number in range(1, 11)])
+    expected = [(number, b"%d" % number) for number in range(1, 11)]
+    assert [pair for batch in log.read() for pair in batch.bodies()] == expected
+    assert [pair for batch in log.read(3, 9) for pair in batch.bodies()] == expected[2:9]
+    with log.reader("some") as reader:
+        found = [pair for batch in reader.batches(max_messages=3, columns=["key"]) for pair in batch.bodies()]
+    assert found == expected
+    log.trim(4)
+    assert [list(batch.bodies()) for batch in log.read(1, 4)] == [[], expected[3:4]]
