@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millstream.batching import EventBatch, Reject
 from millstream.batching.batchlog import output_message, output_messages, output_rows
-from millstream.batching.columnbatcher import Closed, closed_batches
+from millstream.batching.columnengines import Closed, closed_batches
 from millstream.batching.columns import REJECT_SCHEMA
 from millstream.log import LogSpec, open_store
 

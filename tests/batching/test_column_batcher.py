@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,9 +21,12 @@ from millstream.batching import (
     Reject,
     Rulebook,
     SnapshotError,
+    columnengines,
 )
 from millstream.batching.column_state import EVENT_SCHEMA
-from millstream.batching.columnbatcher import Closed, ColumnBatcher
+from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.batching.columnengines import Closed, OrderFreeColumns
+from millstream.batching.columns import History, cut_columns
 from millstream.batching.snapshot import decode_snapshot
 
 LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
@@ -40,7 +44,16 @@ plain_rules = st.builds(
     max_bytes=st.none() | st.integers(1, 30),
 ).map(Rulebook)
 policies = st.sampled_from(["side", "amend"]).map(lambda late: BatchConfig(20, 10, late=late, grace=25)).map(Rulebook)
-overridden = st.just(Rulebook(BatchConfig(20, 10), (Override(BatchConfig(5, 20), "b"),)))
+overridden = st.sampled_from(
+    [
+        Rulebook(BatchConfig(20, 10), (Override(BatchConfig(5, 20), "b"),)),
+        Rulebook(
+            BatchConfig(20, 10, late="side", grace=9),
+            (Override(BatchConfig(9, 9, late="amend", grace=30), "b", "a"), Override(BatchConfig(2, 30), None, "a")),
+        ),
+    ]
+)
+faithful = st.builds(BatchConfig, window=st.integers(0, 40), max_delay=st.integers(0, 25), mode=st.just("faithful"))
 
 rows = st.lists(
     st.tuples(
@@ -72,7 +85,7 @@ def in_order(batches: list[EventBatch], rejects: list[Reject]) -> tuple[list[Eve
 
 
 @many
-@given(st.one_of(plain_rules, policies, overridden), rows, st.data())
+@given(st.one_of(plain_rules, policies, overridden, faithful.map(Rulebook)), rows, st.data())
 def test_p5_each_step_gives_what_the_batcher_gives_whichever_of_them_goes_on(
     rules: Rulebook, drawn: list[tuple[str, str, int, int, str]], data: st.DataObject
 ) -> None:
@@ -90,9 +103,64 @@ def test_p5_each_step_gives_what_the_batcher_gives_whichever_of_them_goes_on(
         expected = in_order(received.batches + settled.batches, received.rejects + settled.rejects)
         assert named(columns.step(table_of(chunk), bound)) == expected
         assert columns.clock == batcher.clock == bound
+        assert columns.open_sources == batcher.open_sources
         if data.draw(st.booleans()):
             batcher, columns = Batcher.restore(columns.snapshot(), rules), ColumnBatcher(rules, batcher.snapshot())
     assert named(columns.flush()) == in_order(*batcher.flush())
+
+
+@many
+@given(plain_rules | policies | overridden, rows)
+def test_what_is_due_comes_at_that_very_clock_and_not_before(
+    rules: Rulebook, drawn: list[tuple[str, str, int, int, str]]
+) -> None:
+    events = [
+        Event(n, source, key, time, time + delay, says) for n, (source, key, time, delay, says) in enumerate(drawn)
+    ]
+    columns, clock = ColumnBatcher(rules), -100
+    columns.step(table_of(events), clock)
+    while (due := columns.due) is not None:
+        assert due > clock
+        early = columns.step(EVENT_SCHEMA.empty_table(), due - 1)
+        assert not len(early.batches)
+        assert not len(early.rejects)
+        assert columns.due == due
+        columns, clock = ColumnBatcher(rules, columns.snapshot()), due
+        assert columns.due == due
+        columns.step(EVENT_SCHEMA.empty_table(), due)
+    assert columns.open_sources == 0
+
+
+def test_a_step_looks_only_at_sources_of_which_something_may_be_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def cut(rows: pa.Table, *rest: Any) -> History:
+        looked.append(len(rows))
+        return cut_columns(rows, *rest)
+
+    monkeypatch.setattr(columnengines, "cut_columns", cut)
+    columns = ColumnBatcher(BatchConfig(100, 100))
+    for number in range(500):
+        source = f"s{number}"
+        columns.step(table_of([Event(number, source, "a", number // 5, number // 5)]), number // 5)
+    assert not looked
+    columns.step(table_of([Event(900, "s300", "b", 120, 120)]), 120)
+    assert looked == [105]  # those of which the first came 100 ago, once; what is left of them is known now
+    columns.step(table_of([Event(901, "s400", "a", 81, 181)]), 181)
+    assert sum(looked) < 520
+    assert columns.open_sources == 500
+
+
+def test_sources_that_do_not_come_again_are_forgotten() -> None:
+    columns = ColumnBatcher(BatchConfig(1, 1))
+    for number in range(40):
+        names = [f"s{number}.{each}" for each in range(100)]
+        events = [Event(n, name, "a", number, number) for n, name in enumerate(names)]
+        assert len(columns.step(table_of(events), number).batches) == (100 if number > 2 else 0)
+    assert columns.open_sources == 300
+    engine = columns._engine
+    assert isinstance(engine, OrderFreeColumns)
+    assert len(engine._records._codes) < 2400
 
 
 def test_a_step_without_records_closes_what_is_due() -> None:

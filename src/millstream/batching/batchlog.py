@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.batching.columnbatcher import Closed
+from millstream.batching.columnengines import Closed
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import write_line
 from millstream.batching.texts import joined_lists, json_integers, json_strings, woven

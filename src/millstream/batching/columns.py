@@ -6,7 +6,7 @@ together), at many times the speed, but needs all of them in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -55,7 +55,8 @@ _KINDS = {
 class History(NamedTuple):
     """The batches (:data:`BATCH_SCHEMA`, by source and start) and rejects (:data:`REJECT_SCHEMA`) of *events*.
 
-    ``rows`` are the places in *events* of the batched records, batch after batch, by event time and key.
+    ``rows`` are the places in *events* of the batched records, batch after batch, by event time and key; ``closing`` is
+    the clock at which each batch is certain, whether it was reached or not.
     """
 
     config: BatchConfig
@@ -63,6 +64,7 @@ class History(NamedTuple):
     rejects: pa.Table
     events: pa.Table
     rows: Integers
+    closing: Integers
 
     def named(self, kind: Kind = "batch") -> Iterator[EventBatch]:
         """The batches one by one, as *kind*, under their identities; this does make Python objects."""
@@ -117,8 +119,21 @@ def cut_columns(events: pa.Table | pa.RecordBatch, config: BatchConfig, clock: i
         "duplicate": copies[same],
         "conflicting_duplicate": copies[~same],
     }
-    batches = _batches(columns, kept, borders, config, clock)
-    return History(config, batches, _rejects(columns, refused), columns.table, kept.rows)
+    closing = borders.decided + config.max_delay
+    batches = _batches(columns, kept, borders, closing, clock)
+    return History(config, batches, _rejects(columns.table, refused), columns.table, kept.rows, closing)
+
+
+def refuse(events: pa.Table, config: BatchConfig) -> tuple[pa.Table, pa.Table]:
+    """Those of *events* that *config* takes, and the rejects (:data:`REJECT_SCHEMA`) of those that it does not.
+
+    That is a question about each record alone (``accept.py``). Raises as :func:`cut_columns` does.
+    """
+    time, received_at = _times(events, config)
+    late, future = time < received_at - config.max_delay, time > received_at + config.lead
+    if not (late.any() or future.any()):
+        return events, REJECT_SCHEMA.empty_table()
+    return events.filter(pa.array(~(late | future))), _rejects(events, {"late": late, "future": future})
 
 
 def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
@@ -129,15 +144,21 @@ def _read(events: pa.Table | pa.RecordBatch, config: BatchConfig) -> _Columns:
         table = table.append_column("size", pa.array(np.zeros(len(table), np.int64)))
     for name, kind in _KINDS.items():
         _check(table, name, kind)
-    time, received_at = table["event_time"].to_numpy(), table["received_at"].to_numpy()
-    for values in (time, received_at, np.array([config.window, config.max_delay, config.lead])):
-        if len(values) and not -FARTHEST < values.min() <= values.max() < FARTHEST:
-            raise ColumnsError(f"times and rules must lie within {FARTHEST} ticks of zero: use a coarser tick")
+    time, received_at = _times(table, config)
     if config.caps is not None and len(table):
         _check_sizes(table["size"].to_numpy())
     source, sources = _ranked(table["source"])
     key, _ = _ranked(table["key"])
     return _Columns(table, time, received_at, source, key, sources)
+
+
+def _times(table: pa.Table, config: BatchConfig) -> tuple[Integers, Integers]:
+    """Event and receive times, which like the rules must be such that no sum of them overflows."""
+    time, received_at = table["event_time"].to_numpy(), table["received_at"].to_numpy()
+    for values in (time, received_at, np.array([config.window, config.max_delay, config.lead])):
+        if len(values) and not -FARTHEST < values.min() <= values.max() < FARTHEST:
+            raise ColumnsError(f"times and rules must lie within {FARTHEST} ticks of zero: use a coarser tick")
+    return time, received_at
 
 
 def _check(table: pa.Table, name: str, kind: str) -> None:
@@ -232,11 +253,10 @@ def _by_digest(columns: _Columns, rows: Integers, group: Integers) -> Integers:
     return rows[order]
 
 
-def _batches(columns: _Columns, kept: _Sorted, borders: Borders, config: BatchConfig, clock: int | None) -> pa.Table:
+def _batches(columns: _Columns, kept: _Sorted, borders: Borders, closing: Integers, clock: int | None) -> pa.Table:
     time, source = kept.time, kept.source
     begins, ends = borders.begins, borders.ends
-    closed_at = borders.decided + config.max_delay
-    unsettled = np.ones(len(begins), np.bool_) if clock is None else closed_at > clock
+    unsettled = np.ones(len(begins), np.bool_) if clock is None else closing > clock
     last = source[begins] != np.append(source, -1)[ends]
     open_ended = last & unsettled & ~borders.clashed & ~borders.capped
     cut: npt.NDArray[np.int64] = np.select([borders.clashed, borders.capped, open_ended], [1, 2, 3])
@@ -244,16 +264,16 @@ def _batches(columns: _Columns, kept: _Sorted, borders: Borders, config: BatchCo
         columns.sources.take(source[begins]),
         time[begins],
         time[ends - 1],
-        pa.array(closed_at, mask=unsettled),
+        pa.array(closing, mask=unsettled),
         pa.array(["window", "conflict", "size", "flush"]).take(cut),
         pa.LargeListArray.from_arrays(np.append(0, ends), columns.table["id"].to_numpy()[kept.rows]),
     ]
     return pa.table(arrays, schema=BATCH_SCHEMA)
 
 
-def _rejects(columns: _Columns, refused: dict[str, Integers | Flags]) -> pa.Table:
-    """*refused* holds rows, or a flag for each row, by reason."""
-    ids = columns.table["id"].to_numpy()
+def _rejects(events: pa.Table, refused: Mapping[str, Integers | Flags]) -> pa.Table:
+    """*refused* holds rows of *events*, or a flag for each row, by reason."""
+    ids = events["id"].to_numpy()
     chosen = [ids[rows] for rows in refused.values()]
     reasons = np.repeat(np.arange(len(refused)), [len(rows) for rows in chosen])
     return pa.table([np.concatenate(chosen), pa.array(list(refused)).take(reasons)], schema=REJECT_SCHEMA)

@@ -84,6 +84,16 @@ class Engine(Protocol):
         ...
 
 
-def earliest(engines: Iterable[Engine]) -> int | None:
+class Timed(Protocol):
+    """Whatever will have something to close at some time."""
+
+    @property
+    def due(self) -> int | None:
+        """That time; None where nothing is open."""
+        ...
+
+
+def earliest(engines: Iterable[Timed]) -> int | None:
     """The least time at which one of *engines* is due; None where none is."""
-    return min((engine.due for engine in engines if engine.due is not None), default=None)
+    times = (engine.due for engine in engines)
+    return min((time for time in times if time is not None), default=None)

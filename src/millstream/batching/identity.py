@@ -21,9 +21,13 @@ def batch_id(config: BatchConfig, source: str, rows: Sequence[Row], kind: Kind =
     bytes that are hashed are laid down in ``docs/formats/batch-id.md``.
     """
     members = [row[:3] for row in rows]
-    rules = f"{config.version} kind=side" if kind == "side" else config.version
-    text = _encoder.encode((_DOMAIN, rules, source, rows[0][0], members))
+    text = _encoder.encode((_DOMAIN, rules_text(config, kind), source, rows[0][0], members))
     return hashlib.sha256(text).hexdigest()
+
+
+def rules_text(config: BatchConfig, kind: Kind) -> str:
+    """The rules as they stand in the identity of a batch of *kind*."""
+    return f"{config.version} kind=side" if kind == "side" else config.version
 
 
 def name_batch(

@@ -11,27 +11,50 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.columns import History
+from millstream.batching.event import Kind
+from millstream.batching.identity import rules_text
 from millstream.batching.texts import joined_lists, json_integers, json_strings, woven
 
+CLOSED_SCHEMA = pa.schema(
+    [
+        pa.field("batch", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("closed_at", pa.int64()),
+        pa.field("cut", pa.string(), nullable=False),
+        pa.field("events", pa.large_list(pa.field("element", pa.int64(), nullable=False)), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("amends", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
+    ]
+)
+"""One row a batch, as :class:`~millstream.batching.event.EventBatch` has it."""
 
-def name_columns(history: History) -> pa.Table:
-    """The batches of *history* under their identities: a table of ``CLOSED_SCHEMA``."""
+
+def name_columns(history: History, kind: Kind = "batch") -> pa.Table:
+    """The batches of *history*, as *kind*, under their identities: a table of :data:`CLOSED_SCHEMA`."""
     batches = history.batches
     count = len(batches)
-    names = pa.array([hashlib.sha256(text).hexdigest() for text in _texts(history)], pa.string())
-    kinds = pa.array(["batch"]).take(pa.array(np.zeros(count, np.int64)))
+    names = pa.array([hashlib.sha256(text).hexdigest() for text in _texts(history, kind)], pa.string())
+    kinds = pa.array([kind]).take(pa.array(np.zeros(count, np.int64)))
     nobody = pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
-    return batches.add_column(0, "batch", names).append_column("kind", kinds).append_column("amends", nobody)
+    return (
+        batches.add_column(0, "batch", names)
+        .append_column("kind", kinds)
+        .append_column("amends", nobody)
+        .cast(CLOSED_SCHEMA)
+    )
 
 
-def _texts(history: History) -> list[bytes]:
+def _texts(history: History, kind: Kind) -> list[bytes]:
     """What is hashed, batch by batch."""
     if not len(history.batches):
         return []
     members = history.events.select(["event_time", "key", "digest"]).take(history.rows)
     times, keys, digests = (members[name] for name in ("event_time", "key", "digest"))
     rows = woven("[", json_integers(times), ",", json_strings(keys), ",", json_strings(digests), "]")
-    head = msgspec.json.encode(("millstream batch", history.config.version)).decode("utf-8")[:-1] + ","
+    rules = rules_text(history.config, kind)
+    head = msgspec.json.encode(("millstream batch", rules)).decode("utf-8")[:-1] + ","
     sources, starts = json_strings(history.batches["source"]), json_integers(history.batches["start"])
     texts = woven(head, sources, ",", starts, ",[", joined_lists(rows, _offsets(history)), "]]")
     found: list[bytes] = texts.cast(pa.large_binary()).to_pylist()

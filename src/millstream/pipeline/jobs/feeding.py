@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.batching import Rulebook
 from millstream.batching.column_state import EVENT_SCHEMA
-from millstream.batching.columnbatcher import Closed, ColumnBatcher
+from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.batching.columnengines import Closed
 from millstream.batching.messages import TICK_SOURCE
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.pipeline.sharding import events_of, events_of_messages, read_share

@@ -1,0 +1,140 @@
+"""The policies for late records over columns: what ``late.py`` does, a table at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.batching.columnengines import Closed, OrderFreeColumns, joined
+from millstream.batching.columns import History
+from millstream.batching.config import BatchConfig
+from millstream.batching.engine import EngineState, earliest
+from millstream.batching.event import Kind
+from millstream.batching.naming import CLOSED_SCHEMA, name_columns
+
+
+class SideColumns:
+    """The policy ``side``: late records are batched among themselves (``late.py``)."""
+
+    def __init__(self, config: BatchConfig) -> None:
+        self._max_delay = config.max_delay
+        self._punctual = OrderFreeColumns(config.punctual, partial(_named, config, kind="batch"))
+        self._late = OrderFreeColumns(config.patient, partial(_named, config, kind="side"))
+
+    @property
+    def clock(self) -> int | None:
+        return self._punctual.clock
+
+    @property
+    def due(self) -> int | None:
+        return earliest([self._punctual, self._late])
+
+    @property
+    def open_sources(self) -> int:
+        return max(self._punctual.open_sources, self._late.open_sources)
+
+    def check(self, events: pa.Table) -> None:
+        self._punctual.check(events)
+
+    def step(self, events: pa.Table, bound: int) -> Closed:
+        self.check(events)
+        late = pc.less(events["event_time"], pc.subtract(events["received_at"], self._max_delay))
+        others = events.filter(pc.invert(late))
+        return joined([self._punctual.step(others, bound), self._late.step(events.filter(late), bound)])
+
+    def flush(self) -> Closed:
+        return joined([self._punctual.flush(), self._late.flush()])
+
+    def dump(self) -> EngineState:
+        return _both(self._punctual, self._late)
+
+    def load(self, state: EngineState) -> None:
+        _load(self._punctual, self._late, state)
+
+
+class AmendColumns:
+    """The policy ``amend``: batches come out of the punctual records, and once more where late ones change them."""
+
+    def __init__(self, config: BatchConfig) -> None:
+        self._config = config
+        self._punctual = OrderFreeColumns(config.punctual, self._give)
+        self._patient = OrderFreeColumns(config.patient, self._amend)
+        self._given: dict[tuple[str, int, str], str] = {}
+
+    @property
+    def clock(self) -> int | None:
+        return self._punctual.clock
+
+    @property
+    def due(self) -> int | None:
+        return earliest([self._punctual, self._patient])
+
+    @property
+    def open_sources(self) -> int:
+        return max(self._punctual.open_sources, self._patient.open_sources)
+
+    def check(self, events: pa.Table) -> None:
+        self._punctual.check(events)
+
+    def step(self, events: pa.Table, bound: int) -> Closed:
+        first, final = self._punctual.step(events, bound), self._patient.step(events, bound)
+        return Closed(pa.concat_tables([first.batches, final.batches]), final.rejects)
+
+    def flush(self) -> Closed:
+        first, final = self._punctual.flush(), self._patient.flush()
+        return Closed(pa.concat_tables([first.batches, final.batches]), final.rejects)
+
+    def dump(self) -> EngineState:
+        given = sorted((*record, batch) for record, batch in self._given.items())
+        return msgspec.structs.replace(_both(self._punctual, self._patient), given=given)
+
+    def load(self, state: EngineState) -> None:
+        _load(self._punctual, self._patient, state)
+        self._given = {(source, time, key): batch for source, time, key, batch in state.given}
+
+    def _give(self, history: History) -> pa.Table:
+        batches = _named(self._config, history, kind="batch")
+        for name, records in zip(batches["batch"].to_pylist(), _members(history), strict=True):
+            self._given.update(dict.fromkeys(records, name))
+        return batches
+
+    def _amend(self, history: History) -> pa.Table:
+        """The batches as they finally are, but for those that came out just so before."""
+        batches = _named(self._config, history, kind="amendment")
+        amends = [self._amended(records) for records in _members(history)]
+        pairs = zip(batches["batch"].to_pylist(), amends, strict=True)
+        changed = pa.array([name not in old for name, old in pairs], pa.bool_())
+        place = CLOSED_SCHEMA.get_field_index("amends")
+        field = CLOSED_SCHEMA.field(place)
+        return batches.set_column(place, field, pa.array(amends, field.type)).filter(changed)
+
+    def _amended(self, records: Sequence[tuple[str, int, str]]) -> list[str]:
+        names = (self._given.pop(record, None) for record in records)
+        return list(dict.fromkeys(name for name in names if name))
+
+
+def _named(config: BatchConfig, history: History, *, kind: Kind) -> pa.Table:
+    """The batches of *history*, whatever rules cut them, as *kind* under the rules *config*."""
+    return name_columns(history._replace(config=config), kind)
+
+
+def _members(history: History) -> Iterator[list[tuple[str, int, str]]]:
+    """Source, event time and key of the records of each batch."""
+    columns = history.events.select(["source", "event_time", "key"]).take(history.rows)
+    records = zip(*(column.to_pylist() for column in columns.columns), strict=True)
+    for size in pc.list_value_length(history.batches["events"]).to_pylist():
+        yield list(islice(records, size))
+
+
+def _both(punctual: OrderFreeColumns, other: OrderFreeColumns) -> EngineState:
+    return msgspec.structs.replace(punctual.dump(), late=other.dump().sources)
+
+
+def _load(punctual: OrderFreeColumns, other: OrderFreeColumns, state: EngineState) -> None:
+    punctual.load(EngineState(state.clock, state.flushed, state.sources))
+    other.load(EngineState(state.clock, state.flushed, state.late))
