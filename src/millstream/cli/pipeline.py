@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json, size_text
 from millstream.cli.pipeline_batch import batch_command, print_record
+from millstream.cli.pipeline_ingest import ingest_command
 from millstream.cli.pipeline_verify import verify_command
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.report import Report, ReportResult
@@ -31,6 +32,7 @@ def pipeline() -> None:
     """The jobs that run on Spark, on this machine or on the master that the settings name."""
 
 
+pipeline.add_command(ingest_command)
 pipeline.add_command(batch_command)
 pipeline.add_command(verify_command)
 

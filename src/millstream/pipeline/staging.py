@@ -53,6 +53,31 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...]
 
 
+class Draft:
+    """A part in the making, in a temporary file of this host."""
+
+    def __init__(self, staging: Staging, partition: int, file: BinaryIO) -> None:
+        self._staging, self._partition, self._file = staging, partition, file
+        self._stream: pa.ipc.RecordBatchStreamWriter | None = None
+        self.rows = self._pieces = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Append *batch*; all of a part have one schema."""
+        for piece in _pieces(batch):
+            if self._stream is None:
+                self._stream = pa.ipc.new_stream(self._file, piece.schema)
+            self._stream.write_batch(piece)
+            self.rows, self._pieces = self.rows + piece.num_rows, self._pieces + 1
+
+    def lay_down(self) -> Part:
+        """Store the part. One without rows is no object."""
+        if self._stream is None:
+            return Part(self._partition, "", 0, 0, "")
+        self._stream.close()
+        name, digest = self._staging.put(self._partition, self._file)
+        return Part(self._partition, name, self.rows, self._pieces, digest)
+
+
 class Staging:
     """The parts of one write at the provider of *url*, on a *shelf* of their own."""
 
@@ -62,22 +87,32 @@ class Staging:
 
     def lay_down(self, partition: int, batches: Iterable[pa.RecordBatch]) -> Part:
         """Lay down *batches* as the part of *partition*; what is laid down again has the same name."""
-        with tempfile.TemporaryFile() as file:
-            rows, pieces = _write(file, batches)
-            if not rows:
-                return Part(partition, "", 0, 0, "")
-            file.seek(0)
-            digest = hash_stream(file).sha256
-            file.seek(0)
-            name = f"{self._shelf}/part-{partition:05}-{digest[:20]}.arrow"
-            self._store.create_space(SPACE)
-            self._store.put(SPACE, name, file, sha256=digest)
-        return Part(partition, name, rows, pieces, digest)
+        with self.draft(partition) as draft:
+            for batch in batches:
+                draft.add(batch)
+            return draft.lay_down()
 
-    def commit(self, log: Log, write: str, number: int, parts: Sequence[Part]) -> int:
+    @contextlib.contextmanager
+    def draft(self, partition: int) -> Iterator[Draft]:
+        """The part of *partition* in the making, for the length of the block."""
+        with tempfile.TemporaryFile() as file:
+            yield Draft(self, partition, file)
+
+    def put(self, partition: int, file: BinaryIO) -> tuple[str, str]:
+        """Store *file* as the part of *partition*; returns its name and its SHA-256."""
+        file.seek(0)
+        digest = hash_stream(file).sha256
+        file.seek(0)
+        name = f"{self._shelf}/part-{partition:05}-{digest[:20]}.arrow"
+        self._store.create_space(SPACE)
+        self._store.put(SPACE, name, file, sha256=digest)
+        return name, digest
+
+    def commit(self, log: Log, write: str, number: int, parts: Sequence[Part], *, keep: bool = False) -> int:
         """Append *parts*, or what an earlier commit *number* of *write* was about; returns how many messages.
 
-        A commit that was finished before appends nothing. Raises :class:`PipelineError` where parts are damaged or
+        A commit that was finished before appends nothing. Afterwards the shelf is cleared, unless *keep* says that
+        there is more to be committed from it. Raises :class:`PipelineError` where parts are damaged or
         gone, and what the log raises.
         """
         with log.writer(f"spark.{write}") as writer:
@@ -85,7 +120,8 @@ class Staging:
             before = writer.last_id
             if writer.sequence < last:
                 self._append(writer, self._intended(write, number, parts, begun=writer.sequence > first), first)
-            self.clear()
+            if not keep:
+                self.clear()
             return writer.last_id - before
 
     def is_begun(self) -> bool:
@@ -156,20 +192,6 @@ class Staging:
 
 def _is_intent(name: str) -> bool:
     return name.rpartition("/")[2].startswith(_INTENT)
-
-
-def _write(file: BinaryIO, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Write *batches* to *file* as an Arrow stream of pieces; returns the rows and the pieces."""
-    filled = (piece for batch in batches for piece in _pieces(batch))
-    first = next(filled, None)
-    if first is None:
-        return 0, 0
-    rows = pieces = 0
-    with pa.ipc.new_stream(file, first.schema) as stream:
-        for piece in itertools.chain([first], filled):
-            stream.write_batch(piece)
-            rows, pieces = rows + piece.num_rows, pieces + 1
-    return rows, pieces
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,86 @@
+"""``millstream pipeline ingest``: files into a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import msgspec
+
+from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.pipeline_progress import shown
+from millstream.ingest.moments import Unit
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@click.command("ingest")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("--log", "log", metavar="LOG", required=True, help="The log that gets the messages (made where absent).")
+@click.option("--format", "wanted", type=click.Choice(["jsonl", "csv", "parquet"]), help="Default: by the ending.")
+@click.option(
+    "--shape",
+    type=click.Choice(["message", "record"]),
+    default="message",
+    show_default=True,
+    help="Rows are whole messages, or any records.",
+)
+@click.option("--source", default="topic", show_default=True, help="Records: where the source is.")
+@click.option("--key", default="topic/-1", show_default=True, help="Records: where the key is.")
+@click.option("--time", "time", default="$.time", show_default=True, help="Records: where the time is.")
+@click.option("--unit", type=click.Choice(get_args(Unit)), default="s", show_default=True, help="Of times as counts.")
+@click.option("--value", default="$", show_default=True, help="Records: what becomes the body.")
+@click.option(
+    "--received",
+    type=click.Choice(["now", "event"]),
+    default="now",
+    show_default=True,
+    help="The receive time: event for history that is to be batched as if it had come in time.",
+)
+@click.option("--staging", metavar="URL", help="On a cluster: a storage provider that all hosts reach.")
+@json_option
+@store_options
+def ingest_command(
+    settings: Settings, *, paths: tuple[Path, ...], log: str, wanted: Any, staging: str | None, as_json: bool,
+    **mapping: Any,
+) -> int:  # fmt: skip
+    """Take the rows of files into a log, in parallel; a file that LOG has, by its content, is passed over.
+
+    A PATH is a file or a folder with all that is below it: JSON lines (.jsonl .ndjson .json), tables with a first line
+    of names (.csv .tsv), both also packed (.gz), and .parquet. A message has body or body_base64, key, source,
+    event_time, received_at and headers, as `millstream log read --jsonl` prints them or as columns. For records, places
+    are topic (the file's name below PATH without its ending), topic/2, topic/-1, topic/:-1, $, $.member.of.member;
+    times are ISO 8601 with a zone or counts since the epoch.
+
+    What is no message goes to LOG.rejects with the reason, and what was taken to LOG.files. Exit code 1 if anything was
+    rejected.
+    """
+    from millstream.pipeline.jobs.ingest import default_staging, run_ingest
+    from millstream.pipeline.jobs.sourcefiles import find_files
+
+    rules = _rules(**mapping)
+    files = find_files(paths, wanted)
+    with Node.open(settings, create=True) as node, node.spark() as spark, shown(spark, "ingest"):
+        staging = staging or default_staging(node.folder)
+        done = run_ingest(spark, settings.log_url, log, files, rules, staging=staging, clock=node.clock)
+    record = done.record
+    if as_json:
+        print_json(msgspec.to_builtins(record))
+    else:
+        click.echo(
+            f"{log}: {record.rows_out:,} messages of {record.counts['files']:,} files ({size_text(record.bytes)}), "
+            f"{record.counts['passed_over']:,} files passed over, {record.seconds:.1f} s"
+        )
+    if record.counts["rejected"]:
+        click.echo(f"{record.counts['rejected']:,} rows were rejected: millstream log read {log}.rejects", err=True)
+    return 1 if record.counts["rejected"] else 0
+
+
+def _rules(*, shape: Any, source: str, key: str, time: str, unit: Unit, value: str, received: Any) -> Any:
+    from millstream.ingest.plain_json import PlainJson
+    from millstream.ingest.selectors import parse_selector
+    from millstream.pipeline.jobs.parsing import Rules
+
+    places = map(parse_selector, (source, key, time, value))
+    return Rules(shape, PlainJson(next(places), next(places), next(places), next(places), unit), received)

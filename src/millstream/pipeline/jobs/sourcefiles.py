@@ -1,0 +1,133 @@
+"""Files to be taken into a log: which there are, what they are called, and how the reading is shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millstream.pipeline.errors import PipelineInputError
+from millstream.stores import hash_stream
+
+Format = Literal["jsonl", "csv", "parquet"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet",
+}  # fmt: skip
+PACKED = ".gz"
+
+SPLIT_BYTES = 32 << 20
+"""Bytes of JSON lines, or of row groups of Parquet, that a task reads. CSV is not cut: values may hold newlines."""
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """A file: its *path*, its *topic* (its name below the folder that was named, without the ending), format and state.
+
+    ``size`` is in bytes, ``modified`` in nanoseconds since the epoch; ``sha256`` is empty until it was read.
+    """
+
+    path: str
+    topic: str
+    format: Format
+    size: int
+    modified: int
+    sha256: str = ""
+
+
+class Split(msgspec.Struct, frozen=True):
+    """What one task reads: of *file* the bytes, or for Parquet the row groups, from *start* up to *end*."""
+
+    number: int
+    file: SourceFile
+    start: int
+    end: int
+
+
+def find_files(paths: Sequence[Path], wanted: Format | None = None) -> list[SourceFile]:
+    """The files that *paths* name, folders with all that is below them, sorted by topic.
+
+    The format is *wanted*, or goes by the ending (``.gz`` aside); in folders, other endings and hidden files are passed
+    over. Raises :class:`PipelineInputError` for what is not there, has an unknown ending, or where nothing is left.
+    """
+    found = [file for path in paths for file in _find(path, wanted)]
+    if not found:
+        raise PipelineInputError(f"no {' or '.join(_ENDINGS)} file in {', '.join(map(str, paths)) or 'nothing'}")
+    return sorted(found, key=lambda file: (file.topic, file.path))
+
+
+def splits_of(files: Iterable[SourceFile]) -> Iterator[Split]:
+    """*files* as pieces of work, in order; a function of the files."""
+    number = 0
+    for file in files:
+        for start, end in _cuts(file):
+            yield Split(number, file, start, end)
+            number += 1
+
+
+def hash_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The columns ``path`` and ``sha256`` of the files in the column ``path``."""
+    for part in parts:
+        paths = part.column("path").to_pylist()
+        yield pa.RecordBatch.from_pydict({"path": paths, "sha256": [_hash(Path(path)) for path in paths]})
+
+
+def _find(path: Path, wanted: Format | None) -> Iterator[SourceFile]:
+    if not path.exists():
+        raise PipelineInputError(f"there is no file or folder {path}")
+    if path.is_file():
+        if wanted is None and _format_of(path) is None:
+            raise PipelineInputError(f"{path} ends with none of {', '.join(_ENDINGS)}: name its --format")
+        yield _describe(path, path.name, wanted)
+        return
+    for below in sorted(path.rglob("*")):
+        name = below.relative_to(path)
+        hidden = any(part[0] in "._" for part in name.parts)
+        if below.is_file() and not hidden and _format_of(below) is not None:
+            yield _describe(below, name.as_posix(), wanted)
+
+
+def _describe(path: Path, name: str, wanted: Format | None) -> SourceFile:
+    status = path.stat()
+    topic = name.removesuffix(PACKED)
+    stem, dot, ending = topic.rpartition(".")
+    topic = stem if f"{dot}{ending}" in _ENDINGS and stem else topic
+    return SourceFile(
+        str(path.absolute()), topic, wanted or _format_of(path) or "jsonl", status.st_size, status.st_mtime_ns
+    )
+
+
+def _format_of(path: Path) -> Format | None:
+    return _ENDINGS.get(Path(path.name.removesuffix(PACKED)).suffix)
+
+
+def _cuts(file: SourceFile) -> Iterator[tuple[int, int]]:
+    if file.format == "parquet":
+        yield from _row_groups(file)
+    elif file.format == "csv" or file.path.endswith(PACKED):
+        yield 0, file.size
+    else:
+        for start in range(0, max(file.size, 1), SPLIT_BYTES):
+            yield start, min(start + SPLIT_BYTES, file.size)
+
+
+def _row_groups(file: SourceFile) -> Iterator[tuple[int, int]]:
+    try:
+        found = pq.read_metadata(file.path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise PipelineInputError(f"{file.path} is no Parquet file: {error}") from error
+    start = size = 0
+    for group in range(found.num_row_groups):
+        size += found.row_group(group).total_byte_size
+        if size >= SPLIT_BYTES or group == found.num_row_groups - 1:
+            yield start, group + 1
+            start, size = group + 1, 0
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hash_stream(file).sha256

@@ -1,0 +1,277 @@
+"""Files into a log: every row once, or put aside with the reason, however they are cut and whichever driver dies."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.cli.main import run
+from millstream.core.message import Message, encode_line
+from millstream.ingest.plain_json import PlainJson
+from millstream.ingest.selectors import parse_selector
+from millstream.log import LogSpec, WriterBusyError, open_store
+from millstream.node import Node
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs import parsing, sourcefiles
+from millstream.pipeline.jobs.ingest import Ingested, run_ingest
+from millstream.pipeline.jobs.parsing import Refused, Rules, parse_split
+from millstream.pipeline.jobs.sourcefiles import find_files, splits_of
+from millstream.pipeline.staging import Staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+TOPIC = parse_selector("topic")
+RECORDS = Rules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.at")))
+
+
+def lines(path: Path, first: int, count: int) -> list[Message]:
+    made = [Message(b"%d" % n, f"k{n % 3}", "JSON", 1000 + n, 2000 + n, (("h", b"\xff"),)) for n in range(first, count)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(encode_line(message) + b"\n" for message in made))
+    return made
+
+
+def read(url: str, log: str) -> list[Message]:
+    with open_store(url) as store:
+        return [message for batch in store.log(LogSpec(log), create=False).read() for message in batch]
+
+
+def simple(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    return [(m.body, m.key, m.source, m.event_time, m.headers) for m in messages]
+
+
+def ingest(spark: SparkSession, url: str, folder: Path, rules: Rules | None = None, log: str = "in") -> Ingested:
+    staging = (folder.parent / "staging").as_uri()
+    return run_ingest(spark, url, log, find_files([folder]), rules or Rules(), staging=staging)
+
+
+class TestOnSpark:
+    pytestmark = on_spark
+
+    def test_each_file_is_taken_once_in_order_in_pieces_and_what_is_no_message_is_put_aside(
+        self, spark: SparkSession, tmp_path: Path, log_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sourcefiles, "SPLIT_BYTES", 1000)
+        first = lines(tmp_path / "files/a.jsonl", 0, 100)
+        with (tmp_path / "files/a.jsonl").open("ab") as file:
+            file.write(b'{"no": 1}\nnot JSON\n')
+        second = lines(tmp_path / "files/b/c.jsonl", 100, 150)
+        done = ingest(spark, log_url, tmp_path / "files")
+        assert simple(read(log_url, "in")) == simple(first + second)
+        assert (done.record.rows_in, done.record.rows_out, done.record.counts["rejected"]) == (152, 150, 2)
+        rejects = read(log_url, "in.rejects")
+        assert [(m.body, m.source, m.key) for m in rejects] == [
+            (b'{"no": 1}', "a", "message"),
+            (b"not JSON", "a", "message"),
+        ]
+        assert dict(rejects[1].headers)["why"].startswith(b"byte ")
+        again = ingest(spark, log_url, tmp_path / "files")
+        assert (again.record.rows_out, again.record.counts["passed_over"]) == (0, 2)
+        (tmp_path / "files/copy of a.jsonl").write_bytes((tmp_path / "files/a.jsonl").read_bytes())
+        third = lines(tmp_path / "files/d.ndjson", 150, 160)
+        assert ingest(spark, log_url, tmp_path / "files").record.counts == {
+            "files": 1,
+            "passed_over": 3,
+            "rejected": 0,
+        }
+        assert simple(read(log_url, "in")) == simple(first + second + third)
+        assert len(read(log_url, "in.files")) == 3
+
+    @pytest.mark.parametrize("steps", [0, 1, 2])
+    def test_a_run_that_was_written_down_is_finished_by_the_next_even_where_its_files_are_gone(
+        self, spark: SparkSession, tmp_path: Path, log_url: str, monkeypatch: pytest.MonkeyPatch, steps: int
+    ) -> None:
+        first = lines(tmp_path / "files/a.jsonl", 0, 50)
+        commit, left = Staging.commit, iter(range(steps))
+
+        def dying(*args: Any, **kwargs: Any) -> int:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return commit(*args, **kwargs)
+
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(KeyboardInterrupt) if steps < 2 else contextlib.nullcontext(),
+        ):
+            patch.setattr(Staging, "commit", dying)
+            ingest(spark, log_url, tmp_path / "files")
+        (tmp_path / "files/a.jsonl").unlink()
+        second = lines(tmp_path / "files/b.jsonl", 50, 60)
+        ingest(spark, log_url, tmp_path / "files")
+        assert simple(read(log_url, "in")) == simple(first + second)
+
+    def test_a_second_driver_is_refused(self, spark: SparkSession, tmp_path: Path, log_url: str) -> None:
+        lines(tmp_path / "files/a.jsonl", 0, 1)
+        with open_store(log_url) as store, store.log(LogSpec("in.files")).writer(), pytest.raises(WriterBusyError):
+            ingest(spark, log_url, tmp_path / "files")
+
+    def test_the_command_says_what_was_taken_and_fails_where_rows_were_rejected(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        @contextlib.contextmanager
+        def shared(_: Node) -> Iterator[SparkSession]:
+            yield spark
+
+        monkeypatch.setattr(Node, "spark", shared)
+        table = tmp_path / "files/plant/pump.csv"
+        table.parent.mkdir(parents=True)
+        table.write_text("at,sensor,value\n2026-01-01T00:00:00Z,temp,21.50\nyesterday,temp,3\n")
+        command = ["pipeline", "ingest", str(tmp_path / "files"), "--log", "in", "--data", str(tmp_path / "data")]
+        command += ["--shape", "record", "--key", "$.sensor", "--time", "$.at", "--received", "event", "--json"]
+        assert run(command) == 1
+        told = capfd.readouterr()
+        figures = json.loads(told.out)
+        assert (figures["job"], figures["rows_in"], figures["rows_out"]) == ("ingest", 2, 1)
+        assert "millstream log read in.rejects" in told.err
+        (message,) = read(f"sqlite:///{tmp_path / 'data' / 'log.db'}", "in")
+        assert (message.source, message.key) == ("plant/pump", "temp")
+        assert message.event_time == message.received_at == 1767225600_000_000
+        assert json.loads(message.body)["value"] == 21.5
+        assert run(command) == 0
+        assert run([*command[:2], str(tmp_path / "nowhere"), *command[3:]]) == 2
+
+
+# Without Spark: what tasks do.
+
+
+def parsed(folder: Path, rules: Rules) -> tuple[list[Message], list[Refused]]:
+    messages: list[Message] = []
+    refused: list[Refused] = []
+    for split in splits_of(find_files([folder])):
+        for found in parse_split(split, rules):
+            if isinstance(found, list):
+                refused += found
+            else:
+                rows = found.to_pylist()
+                for row in rows:
+                    row["headers"] = tuple((h["name"], h["value"]) for h in row["headers"])
+                messages += [Message(**row) for row in rows]
+    return messages, refused
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"", b" ", b"\r", b'{"body":"x"}'])), max_size=12),
+    split=st.integers(1, 40),
+    last=st.booleans(),
+)
+def test_every_line_is_read_once_however_the_file_is_cut(
+    rows: list[bytes], split: int, last: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    data = b"\n".join(rows) + (b"\n" if last else b"")
+    folder = tmp_path_factory.mktemp("cut")
+    (folder / "x.jsonl").write_bytes(data)
+    wanted = [line.rstrip(b"\r\n") for line in data.split(b"\n") if line.strip()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sourcefiles, "SPLIT_BYTES", split)
+        messages, refused = parsed(folder, Rules())
+    good = sorted(m.body for m in messages)
+    assert good == [b"x"] * wanted.count(b'{"body":"x"}')
+    assert sorted(r.row for r in refused) == sorted(line for line in wanted if line != b'{"body":"x"}')
+    for row in refused:
+        place = int(row.place.removeprefix("byte "))
+        assert data[place:].startswith(row.row)
+
+
+def test_rows_of_tables_keep_their_numbers_and_say_what_is_wrong_with_them(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "pump.csv.gz", "wt", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows(
+            [
+                ["at", "sensor", "text"],
+                ["1.000000001", "t", "two\nlines"],
+                ["1767225600", "t", "007"],
+                ["1767225601", "t"],
+                ["", "t", "x"],
+            ]
+        )
+    messages, refused = parsed(tmp_path, RECORDS)
+    assert [(m.event_time, m.source, json.loads(m.body)["text"]) for m in messages] == [
+        (1_000_000, "pump", "two\nlines"),
+        (1767225600_000_000, "pump", "007"),
+    ]
+    assert [(r.place, r.reason) for r in refused] == [("line 5", "row"), ("line 6", "time")]
+    assert refused[0].why == "2 values for 3 columns"
+
+
+def test_parquet_is_read_by_its_columns_or_as_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sourcefiles, "SPLIT_BYTES", 1)
+    table = pa.table(
+        {
+            "body": ["a", None, "c"],
+            "event_time": pa.array([1, 2, 3], pa.timestamp("us")),
+            "sensor": ["s", "s", None],
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
+    messages, refused = parsed(tmp_path, Rules(received="event"))
+    assert [(m.body, m.event_time, m.received_at) for m in messages] == [(b"a", 1, 1), (b"c", 3, 3)]
+    assert [(r.place, r.reason) for r in refused] == [("row 2", "member")]
+    records, refused = parsed(
+        tmp_path, Rules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.event_time")))
+    )
+    assert [(m.key, m.event_time, json.loads(m.body)["body"]) for m in records] == [("s", 1, "a"), ("s", 2, None)]
+    assert [r.place for r in refused] == ["row 3"]
+
+
+def test_a_line_that_is_too_long_is_put_aside_and_the_next_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "MAX_ROW_BYTES", 100)
+    monkeypatch.setattr(parsing, "_BATCH_BYTES", 64)
+    (tmp_path / "x.jsonl").write_bytes(b"y" * 1000 + b'\n{"body":"x"}\n')
+    messages, (refused,) = parsed(tmp_path, Rules())
+    assert [message.body for message in messages] == [b"x"]
+    assert refused.reason == "size"
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    lines(tmp_path / "a.jsonl", 0, 3)
+    (split,) = splits_of(find_files([tmp_path]))
+    lines(tmp_path / "a.jsonl", 0, 4)
+    with pytest.raises(PipelineInputError, match="changed while it was being read"):
+        list(parse_split(split, Rules()))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "named"),
+    [
+        ("x.parquet", b"no Parquet", "is no Parquet file"),
+        ("x.csv", b"a,a\n1,2\n", "must name the columns"),
+        ("x.jsonl.gz", b"no gzip", "cannot be read"),
+    ],
+)
+def test_files_that_are_not_what_their_ending_says_are_named(
+    tmp_path: Path, name: str, data: bytes, named: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(PipelineInputError, match=named):
+        parsed(tmp_path, RECORDS)
+
+
+def test_files_are_found_below_folders_by_their_endings_and_called_by_where_they_lie(tmp_path: Path) -> None:
+    for name in ("a/b.jsonl", "a/b.csv.gz", "a/.hidden.jsonl", "_tmp/x.jsonl", "readme.txt", "c.d.ndjson"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    found = [(file.topic, file.format) for file in find_files([tmp_path])]
+    assert found == [("a/b", "csv"), ("a/b", "jsonl"), ("c.d", "jsonl")]
+    with pytest.raises(PipelineInputError, match="--format"):
+        find_files([tmp_path / "readme.txt"])
+    assert find_files([tmp_path / "readme.txt"], "jsonl")[0].topic == "readme.txt"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PipelineInputError, match=r"no \.jsonl or "):
+        find_files([tmp_path / "empty"])
