@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import EventBatch, Reject
-from millstream.batching.batchlog import output_message, output_messages, output_rows
+from millstream.batching.batchlog import output_messages, output_rows
 from millstream.batching.columnengines import Closed, closed_batches
 from millstream.batching.columns import REJECT_SCHEMA
+from millstream.batching.lines import write_line
+from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 
 times = st.integers(-(2**60), 2**60)
@@ -32,6 +34,14 @@ batches = st.lists(
 rejects = st.lists(
     st.builds(Reject, st.integers(1, 2**62), st.sampled_from(["late", "future", "duplicate"])), max_size=5
 )
+
+
+def output_message(item: EventBatch | Reject) -> Message:
+    """*item* as ``docs/formats/batch-log.md`` says it."""
+    body = write_line(item).rstrip(b"\n")
+    if isinstance(item, EventBatch):
+        return Message(body, item.batch, item.source, item.start, headers=(("kind", item.kind.encode()),))
+    return Message(body, headers=(("kind", b"reject"),))
 
 
 @given(batches, rejects)

@@ -146,6 +146,34 @@ def test_p5_restart_goes_on_from_the_state_file_or_without_it_from_the_start(sto
             assert given(store.log(LogSpec("out"))) == expected(store.log(LogSpec("in")))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_p6_a_service_reopened_with_commits_of_another_size_loses_no_reject_and_doubles_none(store, tmp_path, seed):
+    """Sometimes it is closed, sometimes it dies with a state that is older than what it wrote, or with none."""
+    draw, messages, commits = random.Random(seed), traffic(seed, 900), 0
+    with store.log(LogSpec("in")).writer() as writer:
+        while commits < 40:
+            writer.append(messages[: (size := draw.randint(0, 60))])
+            messages = messages[size:]
+            size, save = draw.choice([1, 3, 17, 64, 1000]), draw.randint(1, 90)
+            service = serve(store, tmp_path, commit_every=size, save_every=save)
+            left = iter(range(enough := draw.randint(0, 9)))
+            service.step(lambda left=left: next(left, None) is None)
+            commits += enough
+            if draw.random() < 0.5:
+                service.close()
+            else:
+                service._writer.close()
+            if draw.random() < 0.1:
+                (tmp_path / "state").unlink(missing_ok=True)
+        writer.append(messages)
+        service = serve(store, tmp_path)
+        service.step()
+        service.close()
+    found, refused = given(store.log(LogSpec("out")))
+    assert (found, refused) == expected(store.log(LogSpec("in")))
+    assert len(refused) > 50
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_p5_a_service_that_is_killed_loses_nothing_and_gives_nothing_twice(tmp_path, size):

@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.columnengines import Closed
-from millstream.batching.event import EventBatch, Reject
-from millstream.batching.lines import write_line
 from millstream.batching.texts import joined_lists, json_integers, json_strings, woven
-from millstream.core.message import MESSAGE_SCHEMA, Message
+from millstream.core.message import MESSAGE_SCHEMA
 
 OUTPUT_SCHEMA = pa.schema(
     [
@@ -28,14 +26,6 @@ OUTPUT_SCHEMA = pa.schema(
 """One row a message of a batch log, with what :func:`output_messages` sorts by. A reject has no times."""
 
 _ORDER = [("closed_at", "ascending"), ("source", "ascending"), ("event_time", "ascending"), ("body", "ascending")]
-
-
-def output_message(item: EventBatch | Reject) -> Message:
-    """*item* as a message of the output: a JSON line, a batch under its source, identity and start."""
-    body = write_line(item).rstrip(b"\n")
-    if isinstance(item, EventBatch):
-        return Message(body, item.batch, item.source, item.start, headers=(("kind", item.kind.encode()),))
-    return Message(body, headers=(("kind", b"reject"),))
 
 
 def output_rows(closed: Closed) -> pa.Table:

@@ -10,24 +10,32 @@ known by its sequence and dropped by the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from millstream.batching.batcher import Batcher
-from millstream.batching.batchlog import output_message
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.batching.batchlog import output_messages, output_rows
+from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ServiceError
-from millstream.batching.event import EventBatch, Outcome, Reject
-from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.batching.figures import measure_closed, measure_delays
+from millstream.batching.messagecolumns import COLUMNS, event_columns
+from millstream.batching.messages import TICK_SOURCE
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.servicestate import ServiceState, read_state, write_state
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
-from millstream.core.message import Message
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.log import Log
 
-_PAUSE = 0.05  # seconds between two looks at a log at rest
+_PAUSE = 0.05
+"""Seconds between two looks at a log of which little comes: a commit costs milliseconds, however little is in it."""
+
+_MUCH = 2000
+"""So many messages at one look that the next need not wait for more."""
 
 
 class BatchService:
@@ -52,7 +60,7 @@ class BatchService:
         ticks: Ticker | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
-        commit_every: int = 8192,
+        commit_every: int = 32_768,
         save_every: int = 100_000,
     ) -> None:
         self._commit_every, self._save_every = commit_every, save_every
@@ -60,7 +68,7 @@ class BatchService:
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoMetrics()
         kept = read_state(state, source.name, output.name)
-        self._batcher = Batcher.restore(kept.snapshot, rules) if kept else Batcher.of(rules)
+        self._batcher = ColumnBatcher(rules, kept.snapshot if kept else None)
         self._position = self._saved = kept.position if kept else source.first_id - 1
         self._torn = False
         self._writer = output.writer("batching")
@@ -108,7 +116,8 @@ class BatchService:
     def run(self, stopped: Callable[[], bool]) -> None:
         """Go on until *stopped* says so; it is asked after each commit."""
         while not stopped():
-            if not self.step(stopped) and not self.tick():
+            taken = self.step(stopped)
+            if taken < _MUCH and (taken or not self.tick()):
                 self._clock.sleep(_PAUSE)
 
     def save(self) -> None:
@@ -139,55 +148,42 @@ class BatchService:
         self.save()
 
     def _take_up_to(self, last_id: int | None, stopped: Callable[[], bool]) -> None:
-        for batch in self._source.read(self._position + 1, last_id, gaps="none"):
-            messages = list(batch)
+        for batch in self._source.read(self._position + 1, last_id, COLUMNS, gaps="none"):
+            messages = batch.arrow.select(COLUMNS)
             for first in range(0, len(messages), self._commit_every):
                 if stopped():
                     return
-                self._take(messages[first : first + self._commit_every])
+                self._take(messages.slice(first, self._commit_every))
                 if self._position - self._saved >= self._save_every:
                     self.save()
 
-    def _take(self, messages: Sequence[Message]) -> None:
+    def _take(self, messages: pa.RecordBatch) -> None:
         self._check_order(messages)
-        events = [event_of(message) for message in messages if message.source != TICK_SOURCE]
-        bound = messages[-1].received_at
-        assert bound is not None
+        last_id, bound = messages.column("id")[-1].as_py(), messages.column("received_at")[-1].as_py()
+        records = messages.filter(pc.not_equal(messages.column("source"), TICK_SOURCE))
         self._torn = True
-        received, settled = self._batcher.receive_many(events), self._batcher.advance(bound)
-        outcome = Outcome(received.batches + settled.batches, received.rejects + settled.rejects)
-        found: list[EventBatch | Reject] = [*outcome.batches, *outcome.rejects]
-        self._writer.append([output_message(item) for item in found], sequence=messages[-1].id)
-        self._position, self._torn = messages[-1].id, False
-        self._measure(messages, outcome)
+        closed = self._batcher.step(event_columns(records), bound)
+        self._writer.append(output_messages([output_rows(closed)]), sequence=last_id)
+        self._position, self._torn = last_id, False
+        measure_delays(self._metrics, records)
+        measure_closed(self._metrics, closed)
+        self._measure_open()
 
-    def _check_order(self, messages: Sequence[Message]) -> None:
-        before = self._batcher.clock
-        for message in messages:
-            received_at = message.received_at
-            assert received_at is not None
-            if before is not None and received_at < before:
-                raise ServiceError(
-                    f"message {message.id} of {self._source.name!r} was received at {received_at}, the one before it "
-                    f"at {before}: batch an imported log with `millstream pipeline batch {self._source.name}`"
-                )
-            before = received_at
+    def _check_order(self, messages: pa.RecordBatch) -> None:
+        received = messages.column("received_at").to_numpy()
+        clock = self._batcher.clock
+        before = np.concatenate([received[:1] if clock is None else [clock], received[:-1]])
+        back = np.flatnonzero(received < before)
+        if len(back):
+            place = int(back[0])
+            raise ServiceError(
+                f"message {messages.column('id')[place].as_py()} of {self._source.name!r} was received at "
+                f"{received[place]}, the one before it at {before[place]}: batch an imported log with "
+                f"`millstream pipeline batch {self._source.name}`"
+            )
 
-    def _measure(self, messages: Sequence[Message], outcome: Outcome) -> None:
-        metrics = self._metrics
-        delays = [_delay(message) / MICROSECONDS for message in messages if message.source != TICK_SOURCE]
-        metrics.observe_many("batching_delay_seconds", delays)
-        for reject in outcome.rejects:
-            metrics.count("batching_rejects_total", reason=reject.reason)
-        for batch in outcome.batches:
-            metrics.count("batching_batches_total", cut=batch.cut, kind=batch.kind)
-        metrics.gauge("batching_open_sources", self._batcher.open_sources)
+    def _measure_open(self) -> None:
+        self._metrics.gauge("batching_open_sources", self._batcher.open_sources)
         due = self._batcher.due
         overdue = 0 if due is None else max(0, self._clock.now() - due)
-        metrics.gauge("batching_settle_lag_seconds", overdue / MICROSECONDS)
-
-
-def _delay(message: Message) -> int:
-    assert message.received_at is not None
-    assert message.event_time is not None
-    return message.received_at - message.event_time
+        self._metrics.gauge("batching_settle_lag_seconds", overdue / MICROSECONDS)

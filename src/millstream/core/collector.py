@@ -85,6 +85,15 @@ class Collector:
             with self._lock:
                 self._histograms.setdefault(_key(name, labels), _Growing()).add(np.asarray(values, np.float64))
 
+    def absorb(self, figures: Figures) -> None:
+        """Take in what another collector holds: its gauges take the place of ours, the rest is added."""
+        with self._lock:
+            for counter, amount in figures.counters.items():
+                self._counters[counter] = self._counters.get(counter, 0) + amount
+            self._gauges.update(figures.gauges)
+            for key, histogram in figures.histograms.items():
+                self._histograms.setdefault(key, _Growing()).absorb(histogram)
+
     def figures(self) -> Figures:
         """What there is by now."""
         with self._lock:
@@ -105,6 +114,12 @@ class _Growing:
         self._least = min(self._least, float(values.min()))
         self._greatest = max(self._greatest, float(values.max()))
         self._classes += np.bincount(np.searchsorted(BOUNDS, values), minlength=len(BOUNDS) + 1)
+
+    def absorb(self, other: Histogram) -> None:
+        self._count += other.count
+        self._total += other.total
+        self._least, self._greatest = min(self._least, other.least), max(self._greatest, other.greatest)
+        self._classes += np.array(other.classes)
 
     def histogram(self) -> Histogram:
         return Histogram(self._count, self._total, self._least, self._greatest, tuple(self._classes.tolist()))

@@ -7,17 +7,15 @@ Arrow IPC stream. What is shuffled is a few large values.
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.batching.column_state import EVENT_SCHEMA
+from millstream.batching.messagecolumns import DIGESTS, digests_of, hexadecimal, sizes_of
 from millstream.batching.messages import TICK_SOURCE
 
 SHARE_SCHEMA = pa.schema(
@@ -25,18 +23,13 @@ SHARE_SCHEMA = pa.schema(
         pa.field("source", pa.string(), nullable=False),
         pa.field("event_time", pa.int64(), nullable=False),
         pa.field("key", pa.string(), nullable=False),
-        pa.field("digest", pa.binary(32), nullable=False),
+        pa.field("digest", DIGESTS, nullable=False),
         pa.field("received_at", pa.int64(), nullable=False),
         pa.field("id", pa.int64(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
     ]
 )
 """A share as it travels: ``EVENT_SCHEMA`` with the digest (SHA-256 of the body) as bytes."""
-
-COLUMNS = ("id", "event_time", "received_at", "source", "key", "body")
-"""What must be read of a log to make shares of it."""
-
-_HEX = 64
 
 
 def shard_of(source: str, shards: int) -> int:
@@ -83,26 +76,11 @@ def events_of(share: pa.Table) -> pa.Table:
     """*share* (:data:`SHARE_SCHEMA`) as a table of ``EVENT_SCHEMA``: the digests become text."""
     digests = share["digest"].combine_chunks()
     position = share.schema.get_field_index("digest")
-    return share.set_column(position, EVENT_SCHEMA.field("digest"), _hexadecimal(digests)).cast(EVENT_SCHEMA)
-
-
-def events_of_messages(messages: pa.Table) -> pa.Table:
-    """*messages* (``MESSAGE_SCHEMA``) as a table of ``EVENT_SCHEMA``."""
-    shares = [_share(batch) for batch in messages.to_batches()]
-    return events_of(pa.Table.from_batches(shares, SHARE_SCHEMA))
+    return share.set_column(position, EVENT_SCHEMA.field("digest"), hexadecimal(digests)).cast(EVENT_SCHEMA)
 
 
 def _share(messages: pa.RecordBatch) -> pa.RecordBatch:
     body = messages.column("body")
-    digests = pa.array([hashlib.sha256(value).digest() for value in body.to_pylist()], pa.binary(32))
     columns = {name: messages.column(name) for name in ("source", "event_time", "key", "received_at", "id")}
-    columns |= {"digest": digests, "size": pc.binary_length(body).cast(pa.int64())}
+    columns |= {"digest": digests_of(body), "size": sizes_of(body)}
     return pa.RecordBatch.from_arrays([columns[name] for name in SHARE_SCHEMA.names], schema=SHARE_SCHEMA)
-
-
-def _hexadecimal(digests: Any) -> Any:
-    """The 64 digits of each of *digests* (fixed-size binary of 32 bytes), written all at once."""
-    width = digests.type.byte_width
-    data = memoryview(digests.buffers()[1] or b"")[digests.offset * width : (digests.offset + len(digests)) * width]
-    offsets = np.arange(len(digests) + 1, dtype=np.int32) * _HEX
-    return pa.StringArray.from_buffers(len(digests), pa.py_buffer(offsets), pa.py_buffer(data.hex().encode("ascii")))

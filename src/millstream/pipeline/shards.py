@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from millstream.batching.handover import split_snapshot
+from millstream.batching.messagecolumns import COLUMNS
 from millstream.batching.servicestate import read_state
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
@@ -27,7 +28,7 @@ from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import LogRequest, required, whole
 from millstream.pipeline.runs import BlockRun, plan_runs
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.sharding import COLUMNS, shard_of, shares_of, write_share
+from millstream.pipeline.sharding import shard_of, shares_of, write_share
 from millstream.stores.tiers import open_store
 
 NAME = "millstream-shards"

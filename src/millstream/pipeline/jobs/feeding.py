@@ -16,9 +16,10 @@ from millstream.batching import Rulebook
 from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columnengines import Closed
+from millstream.batching.messagecolumns import event_columns
 from millstream.batching.messages import TICK_SOURCE
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.pipeline.sharding import events_of, events_of_messages, read_share
+from millstream.pipeline.sharding import events_of, read_share
 
 BATCH_SCHEMA = pa.schema(
     [
@@ -108,7 +109,7 @@ class Feeder:
                 yield _tick_rows(messages.filter(ticks))
                 messages = messages.filter(pc.invert(ticks))
             self._waiting = pa.concat_tables([self._waiting, messages])
-            shares = [events_of_messages(messages)]
+            shares = [event_columns(batch) for batch in messages.to_batches()]
         else:
             shares = [events_of(share) for share in shares]
         events = pa.concat_tables([EVENT_SCHEMA.empty_table(), *shares])

@@ -1,0 +1,45 @@
+"""Columns of messages as the batcher sees them: what ``messages.py`` does with one, for many at once."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.batching.column_state import EVENT_SCHEMA
+
+COLUMNS = ("id", "event_time", "received_at", "source", "key", "body")
+"""What must be read of a log to batch it."""
+
+DIGESTS = pa.binary(32)
+
+_HEX = 64
+
+
+def event_columns(messages: pa.RecordBatch) -> pa.Table:
+    """*messages* (:data:`COLUMNS`) as events (``EVENT_SCHEMA``)."""
+    body = messages.column("body")
+    columns = {name: messages.column(name) for name in ("source", "event_time", "key", "received_at", "id")}
+    columns |= {"digest": hexadecimal(digests_of(body)), "size": sizes_of(body)}
+    return pa.table([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
+
+
+def digests_of(body: Any) -> Any:
+    """The SHA-256 of each of *body* (binary)."""
+    return pa.array([hashlib.sha256(value).digest() for value in body.to_pylist()], DIGESTS)
+
+
+def sizes_of(body: Any) -> Any:
+    """The bytes of each of *body* (binary)."""
+    return pc.binary_length(body).cast(pa.int64())
+
+
+def hexadecimal(digests: Any) -> Any:
+    """The 64 digits of each of *digests* (:data:`DIGESTS`), written all at once."""
+    width = digests.type.byte_width
+    data = memoryview(digests.buffers()[1] or b"")[digests.offset * width : (digests.offset + len(digests)) * width]
+    offsets = np.arange(len(digests) + 1, dtype=np.int32) * _HEX
+    return pa.StringArray.from_buffers(len(digests), pa.py_buffer(offsets), pa.py_buffer(data.hex().encode("ascii")))

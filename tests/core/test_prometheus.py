@@ -1,0 +1,54 @@
+"""Figures as Prometheus reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.core.collector import BOUNDS, Collector
+from millstream.core.prometheus import prometheus_text, write_prometheus
+
+
+def test_figures_stand_by_name_with_their_labels_and_kind(tmp_path: Path) -> None:
+    collector = Collector()
+    collector.count("rejects_total", 3, reason="late")
+    collector.count("rejects_total", 1, reason='a "quoted\\ one"\n')
+    collector.gauge("open_sources", 7)
+    write_prometheus(tmp_path / "figures.prom", collector.figures())
+    assert (tmp_path / "figures.prom").read_text().splitlines() == [
+        "# TYPE millstream_rejects_total counter",
+        r'millstream_rejects_total{reason="a \"quoted\\ one\"\n"} 1',
+        'millstream_rejects_total{reason="late"} 3',
+        "# TYPE millstream_open_sources gauge",
+        "millstream_open_sources 7",
+    ]
+
+
+def test_a_histogram_counts_all_up_to_each_bound() -> None:
+    collector = Collector()
+    collector.observe_many("delay_seconds", np.array([0.0, 0.002, 2.0, 1e9]), log="in")
+    lines = prometheus_text(collector.figures()).splitlines()
+    assert lines[0] == "# TYPE millstream_delay_seconds histogram"
+    assert 'millstream_delay_seconds_bucket{log="in",le="0.005"} 2' in lines
+    assert lines[-3:] == [
+        'millstream_delay_seconds_bucket{log="in",le="+Inf"} 4',
+        'millstream_delay_seconds_sum{log="in"} 1000000002.002',
+        'millstream_delay_seconds_count{log="in"} 4',
+    ]
+    assert len(lines) == len(BOUNDS) + 4
+
+
+@given(st.lists(st.lists(st.integers(-5, 10**6), max_size=9), max_size=5))
+def test_collectors_that_are_added_up_hold_what_one_would_have_held(parts: list[list[int]]) -> None:
+    whole, joined = Collector(), Collector()
+    for values in parts:
+        part = Collector()
+        for collector in (whole, part):
+            collector.count("batches_total", len(values))
+            collector.gauge("open", len(values))
+            collector.observe_many("delay", [float(value) for value in values])
+        joined.absorb(part.figures())
+    assert joined.figures() == whole.figures()
