@@ -200,3 +200,12 @@ def test_a_flight_knows_whether_it_is_away() -> None:
     assert delivery.returning(5) == [2]
     assert not delivery.is_new(3)
     assert delivery.is_new(4)
+
+
+def test_timers_that_no_longer_count_are_let_go() -> None:
+    delivery = Delivery()
+    delivery.lend([1, 2], Loan(1, 10**12, 0))
+    for turn in range(10_000):
+        delivery.hide(2, turn + 2, 10**12 + turn)
+    assert len(delivery._timers) < 2_000
+    assert delivery.next_due() == 10**12

@@ -16,7 +16,7 @@ import pytest
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.message import Message
 from millstream.log import Log, LogError, LogSpec, WriterBusyError, open_store
-from millstream.queue import DamagedQueueError, LeaseLostError, LogWorkQueue
+from millstream.queue import DamagedQueueError, LeaseLostError, LogWorkQueue, recover
 from millstream.queue.snapshot import POINTER
 
 
@@ -241,3 +241,33 @@ def test_a_queue_whose_log_was_trimmed_beyond_its_snapshot_is_refused(log: Log, 
     log.trim(log.pointer(POINTER) + 2)
     with pytest.raises(DamagedQueueError, match="trimmed"):
         LogWorkQueue(log)
+
+
+def test_a_queue_keeps_its_log_short_by_itself_and_can_be_looked_at_meanwhile(log: Log) -> None:
+    with LogWorkQueue(log, snapshot_after=50) as queue:
+        (oldest,) = queue.put([b"dead"])
+        queue.dead_letter(queue.lease(1, visibility=30)[0], cause="drill")
+        for _ in range(300):
+            queue.put([b"task"])
+            queue.ack(queue.lease(1, visibility=30))
+            state, _ = recover(log)
+            assert len(state.dead()) == 1
+        assert log.last_id - log.first_id < 150
+        assert log.first_id > 700
+    with LogWorkQueue(log) as again:
+        assert [task.task_id for task in again.dead()] == [oldest]
+        assert again.depth().open == 0
+
+
+def test_a_look_at_a_queue_begins_anew_where_its_owner_trims_meanwhile(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogWorkQueue(log, snapshot_after=10) as queue:
+        queue.put([b"task"] * 20)
+        pointer, pointers = log.pointer, [log.pointer(POINTER)]
+        for _ in range(30):
+            queue.ack(queue.lease(1, visibility=30))
+            queue.put([b"task"])
+        monkeypatch.setattr(log, "pointer", lambda name: pointers.pop() if pointers else pointer(name))
+        state, _ = recover(log)
+        assert state.depth(0).open == 20

@@ -24,7 +24,8 @@ class LogWorkQueue:
     """A work queue on *log*, of which it is the one writer; exact in all it says.
 
     What a method confirms is durable, a lease too: an attempt counts even if the worker's process dies at once.
-    Threads that call at the same time share commits. Raises the log's ``WriterBusyError`` where the queue is open
+    Threads that call at the same time share commits. Now and then it sums up what it knows in the log, and trims what
+    lies before. Raises the log's ``WriterBusyError`` where the queue is open
     elsewhere, and :class:`DamagedQueueError` where the log is no queue's. The methods are those of :class:`WorkQueue`.
     """
 
@@ -196,6 +197,7 @@ class LogWorkQueue:
             self._since_snapshot = 0
         self._writer.durable(last)
         self._log.set_pointer(POINTER, last - len(messages))
+        self._log.trim(last - len(messages) + 1)
 
     def _mature(self) -> int:
         now = self._clock.now()

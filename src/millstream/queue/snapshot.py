@@ -40,16 +40,18 @@ def recover(log: Log) -> tuple[QueueState, int]:
 
 def recover_up_to_now(log: Log) -> tuple[QueueState, int, int]:
     """Like :func:`recover`, and the id of the last message that was seen, for :func:`catch_up`."""
-    state = QueueState()
-    pointer = log.pointer(POINTER)
-    last_id = log.last_id
-    messages = _messages(log, pointer + 1, last_id)
-    try:
-        if pointer:
-            _restore(state, messages)
-        return state, _follow(state, messages), last_id
-    except TrimmedError as error:
-        raise DamagedQueueError(f"the queue cannot be read: {error}, and it needs its last snapshot") from error
+    while True:
+        state = QueueState()
+        pointer = log.pointer(POINTER)
+        last_id = log.last_id
+        messages = _messages(log, pointer + 1, last_id)
+        try:
+            if pointer:
+                _restore(state, messages)
+            return state, _follow(state, messages), last_id
+        except TrimmedError as error:
+            if log.pointer(POINTER) == pointer:  # else the owner has taken a snapshot meanwhile: begin at that
+                raise DamagedQueueError(f"the queue cannot be read: {error}, and it needs its last snapshot") from error
 
 
 def catch_up(log: Log, state: QueueState, first_id: int, last_id: int) -> None:

@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
     Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages. A message is delivered
     ``max_attempts`` times, then it is dead; between them consumers are told to wait for ``pauses`` (seconds; the last
     one repeats). A producer is asked about a transaction first after ``first_check``, then again ``check_every``,
-    ``most_checks`` times in all.
+    ``most_checks`` times in all. After ``snapshot_after`` events the journal is summed up and trimmed.
     """
 
     shortest: int = 10 * 1_000_000
@@ -56,6 +56,7 @@ class Limits(msgspec.Struct, frozen=True):
     first_check: int = 6 * 1_000_000
     check_every: int = 30 * 1_000_000
     most_checks: int = 15
+    snapshot_after: int = 20_000
 
 
 def check_topic_name(name: str) -> None:

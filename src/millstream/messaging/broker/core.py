@@ -37,7 +37,7 @@ class Core:
         self.wakes = Wakes()
         self._store = store
         self._topics: dict[str, Topic] = {}
-        self.journal = Journal(store, clock.now())
+        self.journal = Journal(store, clock.now(), self.limits.snapshot_after)
 
     @property
     def specs(self) -> Sequence[TopicSpec]:

@@ -22,6 +22,9 @@ RENEW_STEP = 60 * MICROSECONDS
 RENEW_LONGEST = 3 * 3600 * MICROSECONDS
 """For how long a message is renewed at most."""
 
+_SPARE_TIMERS = 1_000
+"""How many outdated timers are kept beyond as many as there are messages in flight."""
+
 Ranges = Sequence[tuple[int, int]]
 
 
@@ -195,6 +198,9 @@ class Delivery:
     def _lend_until(self, flight: Flight, until: int) -> None:
         flight.away, flight.until = True, until
         heapq.heappush(self._timers, (until, flight.id))
+        if len(self._timers) > 2 * len(self.flights) + _SPARE_TIMERS:
+            self._timers = [(each.until, each.id) for each in self.flights.values() if each.away]
+            heapq.heapify(self._timers)
 
     def _come_back(self, flight: Flight) -> None:
         flight.away = False

@@ -21,6 +21,7 @@ from millstream.messaging.broker.stored import Frame, to_wire
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
 
+_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which may have been set
 _AT_ONCE: Final = 512
 _REMEMBERED: Final = 10_000
 _RETRY_SECONDS: Final = 1.0
@@ -42,6 +43,10 @@ class Holding:
         holds = await self._core.journal.hold(list(messages))
         self._changed.set()
         return holds
+
+    def look(self) -> None:
+        """Look at what is due at once: the clock may have moved."""
+        self._changed.set()
 
     async def run(self) -> None:
         """Do what is due, for ever."""
@@ -84,7 +89,9 @@ class Holding:
 
     def _until_due(self) -> float | None:
         due = self._holds.next_due()
-        return None if due is None else max((due - self._core.clock.now()) / MICROSECONDS, 0)
+        if due is None:
+            return None
+        return min(max((due - self._core.clock.now()) / MICROSECONDS, 0), _LONGEST_SLEEP)
 
     async def _do_due(self) -> None:
         now = self._core.clock.now()

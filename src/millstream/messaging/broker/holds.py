@@ -11,10 +11,14 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from millstream.log import Log, Message
+from millstream.messaging.broker.delivery import ranges
 from millstream.messaging.broker.stored import DELIVER_AT, ID, PREFIX
 
 HELD_TOPIC = PREFIX + "held-topic"
 DUE = PREFIX + "due"
+
+_SPARE_TIMERS = 1_000
+"""How many outdated timers are kept beyond as many as there are holds."""
 
 
 class Hold(msgspec.Struct):
@@ -54,6 +58,7 @@ class Holds:
         """Hold a message back."""
         self._holds[hold.id] = hold
         heapq.heappush(self._timers, (hold.due, hold.id))
+        self._drop_outdated()
 
     def remove(self, numbers: Iterable[int]) -> None:
         """These are held back no longer."""
@@ -64,6 +69,12 @@ class Holds:
         """Something has to happen with *hold* next at *due* (microseconds)."""
         hold.due = due
         heapq.heappush(self._timers, (due, hold.id))
+        self._drop_outdated()
+
+    def _drop_outdated(self) -> None:
+        if len(self._timers) > 2 * len(self._holds) + _SPARE_TIMERS:
+            self._timers = [(hold.due, hold.id) for hold in self._holds.values()]
+            heapq.heapify(self._timers)
 
     def next_due(self) -> int | None:
         """When something has to happen next (microseconds)."""
@@ -112,9 +123,8 @@ def hold_of(headers: Iterable[tuple[str, bytes]], number: int) -> Hold:
 def read_holds(log: Log, kept: Iterable[int], upto: int) -> Iterator[Hold]:
     """The holds *kept*, which a snapshot names, and all that came into *log* after message *upto*."""
     last = log.last_id
-    for number in kept:
-        if number <= last:  # what was held when the snapshot was taken may not have been durable yet
-            yield from _read(log, number, number)
+    for begin, end in ranges(kept):
+        yield from _read(log, begin, min(end, last))  # what was held by the snapshot may not have been durable yet
     yield from _read(log, upto + 1, last)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 
-from millstream.log import FencedError, Log, LogSpec, LogStore, Message, WriterFailedError
+from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError
 from millstream.messaging.broker.delivery import ranges
 from millstream.messaging.broker.events import Event, KeptHolds, OffsetMoved, TopicMade, event_message, read_event
 from millstream.messaging.broker.holds import Hold, hold_of, read_holds
@@ -13,27 +15,34 @@ from millstream.messaging.broker.state import State, kept_delivery
 
 JOURNAL = "broker.journal"
 HELD = "broker.held"
-SNAPSHOT_AFTER = 20_000
-"""Messages of the journal after which the next snapshot is due."""
+GROUP_PREFIX = "group."
+"""The consumer group ``g`` is the consumer ``group.g`` of its topics' logs, so that retention can look at it."""
 
 _POINTER = "snapshot"
+
+_log = logging.getLogger(__name__)
 
 
 class Journal:
     """Records events and keeps :attr:`state` in step with them. For one event loop.
 
+    After *snapshot_after* events, more where the state is larger, it sums up what it knows and trims the rest.
     A broker that has the journal open is the only one: a second gets the log's ``WriterBusyError``.
     """
 
-    def __init__(self, store: LogStore, now: int) -> None:
+    def __init__(self, store: LogStore, now: int, snapshot_after: int) -> None:
+        self._store = store
+        self._snapshot_after = snapshot_after
+        self._snapshot: asyncio.Future[None] | None = None
+        self._noted: Mapping[tuple[str, str], int] = {}
         self._log = store.log(LogSpec(JOURNAL))
         self._writer = self._log.writer("broker")
-        held_log = store.log(LogSpec(HELD))
-        self._pages = Pages(held_log)
+        self._held_log = store.log(LogSpec(HELD))
+        self._pages = Pages(self._held_log)
         try:
-            self._held_writer = held_log.writer("broker")
+            self._held_writer = self._held_log.writer("broker")
             self._held = self._held_writer.last_id
-            self.state, self._since_snapshot = _recover(self._log, held_log, now)
+            self.state, self._since_snapshot = _recover(self._log, self._held_log, now)
         except BaseException:
             self._writer.close()
             raise
@@ -59,8 +68,9 @@ class Journal:
     async def confirm(self, number: int) -> None:
         """Return once the event *number* is durable."""
         await self._writer.durable_async(number)
-        if self._since_snapshot >= SNAPSHOT_AFTER:
-            await self._take_snapshot()
+        if self._is_snapshot_due:
+            self._since_snapshot = 0
+            self._snapshot = asyncio.ensure_future(self._take_snapshot())
 
     async def write(self, event: Event) -> int:
         """Record *event*, durably; its number."""
@@ -91,18 +101,49 @@ class Journal:
 
     def close(self) -> None:
         """Let the next broker in."""
+        if self._snapshot is not None:
+            self._snapshot.cancel()
         try:
             self._held_writer.close()
         finally:
             self._writer.close()
 
+    def is_at_rest(self) -> bool:
+        """Whether no snapshot is under way."""
+        return self._snapshot is None or self._snapshot.done()
+
+    @property
+    def _is_snapshot_due(self) -> bool:
+        return self._since_snapshot >= max(self._snapshot_after, self.state.size) and self.is_at_rest()
+
     async def _take_snapshot(self) -> None:
-        self._since_snapshot = 0
-        messages = [event_message(event) for event in snapshot(self.state, self._held)]
-        ids = self._writer.append_nowait(messages)
-        assert ids is not None
-        await self._writer.durable_async(ids.last)
-        self._log.set_pointer(_POINTER, ids.first - 1)
+        """Sum up what is known, and trim what that makes superfluous; nobody waits for it."""
+        try:
+            ids = self._writer.append_nowait([event_message(event) for event in snapshot(self.state, self._held)])
+            assert ids is not None
+            first_held = min((hold.id for hold in self.state.holds), default=self._held + 1)
+            places = self._places()
+            await self._writer.durable_async(ids.last)
+            await asyncio.to_thread(self._let_go, ids.first, first_held, places)
+        except LogError:  # what was asked for is durable; the next snapshot tries again
+            _log.exception("a snapshot of the broker's journal failed")
+
+    def _let_go(self, first_id: int, first_held: int, places: Mapping[tuple[str, str], int]) -> None:
+        """Begin the journal at its snapshot, and the held messages at the first that is held; note where groups are."""
+        self._log.set_pointer(_POINTER, first_id - 1)
+        self._log.trim(first_id)
+        self._held_log.trim(min(first_held, self._held_log.last_id + 1))
+        for (group, topic), pointer in places.items():
+            log = self._store.log(LogSpec(topic), create=False)
+            log.set_pointer(GROUP_PREFIX + group, min(pointer, log.last_id))
+
+    def _places(self) -> Mapping[tuple[str, str], int]:
+        """Up to where groups are done with their topics, where that has moved since the last snapshot."""
+        deliveries = self.state.deliveries.items()
+        found = {key: each.done.pointer for key, each in deliveries if key[1] in self.state.topics}
+        moved = {key: pointer for key, pointer in found.items() if self._noted.get(key) != pointer}
+        self._noted = found
+        return moved
 
 
 def snapshot(state: State, held_upto: int) -> Iterator[Event]:
@@ -129,4 +170,5 @@ def _recover(log: Log, held: Log, now: int) -> tuple[State, int]:
         if not state.is_free(hold.id):
             hold.asked = state.asked_before(hold.id)
             state.holds.add(hold)
+    state.forget_recovery()
     return state, read

@@ -24,6 +24,7 @@ LOOK_AHEAD: Final = 10_000
 MOST_BYTES: Final = 8 << 20
 """About how many bytes of bodies are given at once, unless a single message is larger."""
 
+_LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which may have been set
 _AT_ONCE: Final = 16
 _PAGE: Final = 1024
 _SKIP_AT_MOST: Final = 65_536
@@ -76,7 +77,8 @@ class Receiving:
 
     def _until_due(self, ask: Ask) -> float:
         due = self._core.delivery(ask.group, ask.topic).next_due()
-        return 3600.0 if due is None else max((due - self._core.clock.now()) / MICROSECONDS, 0.001)
+        left = _LONGEST_SLEEP if due is None else (due - self._core.clock.now()) / MICROSECONDS
+        return min(max(left, 0.001), _LONGEST_SLEEP)
 
     async def _give(self, ask: Ask) -> list[Given]:
         async with self._locks[ask.group, ask.topic]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Desk:
+class Gate:
     """Where calls come in: it looks at who calls before *room* hears of it."""
 
     def __init__(self, room: Room, keys: Keyring) -> None:
@@ -48,56 +48,56 @@ class Desk:
         return Call(client_id, namespace, context.time_remaining, access)
 
 
-def service_handlers(desk: Desk) -> grpc.GenericRpcHandler:
-    """The methods of the protocol, at *desk*."""
+def service_handlers(gate: Gate) -> grpc.GenericRpcHandler:
+    """The methods of the protocol, behind *gate*."""
     import grpc
 
     handlers: dict[str, Any] = {}
     for name, method in methods().items():
         if name == "Telemetry":
-            make, behaviour = grpc.stream_stream_rpc_method_handler, _telemetry(desk)
+            make, behaviour = grpc.stream_stream_rpc_method_handler, _telemetry(gate)
         elif method.streams_responses:
-            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, desk)
+            make, behaviour = grpc.unary_stream_rpc_method_handler, _stream(method, gate)
         else:
-            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, desk)
+            make, behaviour = grpc.unary_unary_rpc_method_handler, _unary(method, gate)
         handlers[name] = make(behaviour, method.request.FromString, method.response.SerializeToString)
     return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
 
-def _unary(method: Method, desk: Desk) -> Any:
+def _unary(method: Method, gate: Gate) -> Any:
     name = _own_name(method)
 
     async def behaviour(request: Any, context: Any) -> Any:
         try:
-            handle = getattr(desk.room.service, name, None)
+            handle = getattr(gate.room.service, name, None)
             if handle is None:
                 raise RefusedError(v2.UNSUPPORTED, f"{method.name} is not supported by this broker")
-            return await handle(request, desk.admit(method.name, request, context))
+            return await handle(request, gate.admit(method.name, request, context))
         except Exception as error:
-            desk.room.suspect(error)
+            gate.room.suspect(error)
             return method.response(status=_status(method, error))
 
     return behaviour
 
 
-def _stream(method: Method, desk: Desk) -> Any:
+def _stream(method: Method, gate: Gate) -> Any:
     name = _own_name(method)
 
     async def behaviour(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async for response in getattr(desk.room.service, name)(request, desk.admit(method.name, request, context)):
+            async for response in getattr(gate.room.service, name)(request, gate.admit(method.name, request, context)):
                 yield response
         except Exception as error:
-            desk.room.suspect(error)
+            gate.room.suspect(error)
             yield method.response(status=_status(method, error))
 
     return behaviour
 
 
-def _telemetry(desk: Desk) -> Any:
+def _telemetry(gate: Gate) -> Any:
     async def behaviour(requests: Any, context: Any) -> None:
         try:
-            call, room = desk.admit("Telemetry", None, context), desk.room
+            call, room = gate.admit("Telemetry", None, context), gate.room
         except RefusedError as refused:
             command = v2.TelemetryCommand()
             command.status.code, command.status.message = refused.code, str(refused)  # type: ignore[assignment]
@@ -109,15 +109,15 @@ def _telemetry(desk: Desk) -> Any:
     return behaviour
 
 
-def batch_handlers(desk: Desk) -> grpc.GenericRpcHandler:
-    """Batched receives, at *desk*; see :mod:`millstream.messaging.protocol.batches`."""
+def batch_handlers(gate: Gate) -> grpc.GenericRpcHandler:
+    """Batched receives, behind *gate*; see :mod:`millstream.messaging.protocol.batches`."""
     import grpc
 
     async def receive(request: v2.ReceiveMessageRequest, context: Any) -> ReceivedBatch:
         try:
-            return await desk.room.service.receive_batch(request, desk.admit("ReceiveMessage", request, context))
+            return await gate.room.service.receive_batch(request, gate.admit("ReceiveMessage", request, context))
         except Exception as error:
-            desk.room.suspect(error)
+            gate.room.suspect(error)
             status = _status(methods()["ReceiveMessage"], error)
             return ReceivedBatch(status.code, status.message)
 
@@ -125,20 +125,20 @@ def batch_handlers(desk: Desk) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(BATCH_SERVICE, {RECEIVE.rpartition("/")[2]: handler})
 
 
-def admin_handlers(desk: Desk) -> grpc.GenericRpcHandler:
-    """What people ask of a broker, at *desk*; requests and answers are JSON."""
+def admin_handlers(gate: Gate) -> grpc.GenericRpcHandler:
+    """What people ask of a broker, behind *gate*; requests and answers are JSON."""
     import grpc
 
-    names = desk.room.admin.calls()
-    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(desk, name)) for name in names}
+    names = gate.room.admin.calls()
+    handlers: dict[str, Any] = {name: grpc.unary_unary_rpc_method_handler(_asked(gate, name)) for name in names}
     return grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
 
 
-def _asked(desk: Desk, name: str) -> Any:
+def _asked(gate: Gate, name: str) -> Any:
     async def behaviour(request: bytes, context: Any) -> bytes:
         try:
-            check_admin(desk.keys.access(_headers(context)))
-            return await desk.room.admin.calls()[name](request)
+            check_admin(gate.keys.access(_headers(context)))
+            return await gate.room.admin.calls()[name](request)
         except MessagingError as error:
             return msgspec.json.encode(Answer(error=str(error), exit_code=error.exit_code))
 

@@ -13,7 +13,7 @@ from millstream.messaging.broker.access import Keyring
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.endpoints import Place, is_loopback, wire_endpoints
 from millstream.messaging.broker.room import Room
-from millstream.messaging.broker.rpc import Desk, admin_handlers, batch_handlers, service_handlers
+from millstream.messaging.broker.rpc import Gate, admin_handlers, batch_handlers, service_handlers
 from millstream.messaging.broker.tls import ServerTls
 from millstream.messaging.errors import AccessError, BrokerError, MissingExtraError
 
@@ -64,8 +64,8 @@ class BrokerServer:
             room = Room(self._store, self._clock, self._limits, wire_endpoints(Place(self._place.host, self.port)))
             stack.push_async_callback(room.close)
             stack.push_async_callback(_cancel, asyncio.ensure_future(room.run()))
-            desk = Desk(room, self._keys)
-            server.add_generic_rpc_handlers((service_handlers(desk), batch_handlers(desk), admin_handlers(desk)))
+            gate = Gate(room, self._keys)
+            server.add_generic_rpc_handlers((service_handlers(gate), batch_handlers(gate), admin_handlers(gate)))
             await server.start()
             stack.push_async_callback(server.stop, 1.0)
             self._resources = stack.pop_all()

@@ -91,6 +91,16 @@ class State:
         kept = [number for first, last in self._kept_holds.ids for number in range(first, last + 1)]
         return [number for number in kept if number not in self._free_holds], self._kept_holds.upto
 
+    def forget_recovery(self) -> None:
+        """Let go of what only the recovery needed."""
+        self._free_holds.clear()
+        self._kept_holds = KeptHolds(0, [])
+
+    @property
+    def size(self) -> int:
+        """About how many things there are to know, as a snapshot would list them."""
+        return len(self.holds) + len(self.offsets) + sum(len(each.flights) for each in self.deliveries.values())
+
     def is_free(self, hold: int) -> bool:
         """Whether the held message *hold* was released before the journal was read."""
         return hold in self._free_holds

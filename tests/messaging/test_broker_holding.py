@@ -1,0 +1,108 @@
+"""Delays, recalls, transactions and orphans, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import pytest
+
+from millstream.core.clock import MICROSECONDS
+from millstream.messaging.broker.checks import Limits
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, settle
+
+
+def test_a_delayed_message_comes_at_its_time_also_after_a_restart() -> None:
+    async def send(desk: Desk) -> None:
+        due = desk.clock.now() + 60 * MICROSECONDS
+        await desk.send("later", b"soon", deliver_at=due)
+        await desk.send("later", b"past", deliver_at=due - 3600 * MICROSECONDS)
+        await settle(lambda: desk.core.topic("later").last_id == 1)
+        past = await desk.receive("g", "later")
+        assert bodies(past) == [b"past"]
+        await desk.ack("g", "later", *past)
+
+    async def wait(desk: Desk) -> None:
+        desk.clock.advance(61)
+        await desk.send("later", b"wakes the broker", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        await settle(lambda: desk.core.topic("later").last_id == 2)
+        (got,) = await desk.receive("g", "later")
+        assert (got.body, got.system_properties.message_type) == (b"soon", v2.DELAY)
+        assert got.system_properties.HasField("delivery_timestamp")
+
+    on_desk(send, wait)
+
+
+def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:
+    async def step(desk: Desk) -> None:
+        sent = await desk.send("later", b"x", message_id="m", deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        request = v2.RecallMessageRequest(recall_handle=sent.entries[0].recall_handle)
+        request.topic.name = "later"
+        assert (await desk.service.recall_message(request, CALL)).message_id == "m"
+        for handle, code in ((request.recall_handle, v2.NOT_FOUND), ("?", v2.BAD_REQUEST)):
+            request.recall_handle = handle
+            with pytest.raises(RefusedError) as refused:
+                await desk.service.recall_message(request, CALL)
+            assert refused.value.code == code
+
+    async def after_restart(desk: Desk) -> None:
+        assert len(desk.core.journal.state.holds) == 0
+
+    on_desk(step, after_restart)
+
+
+def test_transactions_end_once_and_survive_restarts() -> None:
+    ids: list[str] = []
+
+    async def send(desk: Desk) -> None:
+        for name in ("commit", "rollback", "open"):
+            sent = await desk.send("halves", name.encode(), message_id=name, message_type=v2.TRANSACTION)
+            ids.append(sent.entries[0].transaction_id)
+        assert await desk.receive("g", "halves") == []
+
+    async def end(desk: Desk) -> None:
+        for _ in range(2):  # a call that is repeated because its answer was lost
+            await desk.end(ids[0], "commit", v2.COMMIT)
+            await desk.end(ids[1], "rollback", v2.ROLLBACK)
+        wrong = (ids[0], "commit", v2.ROLLBACK), (ids[2], "other", v2.COMMIT), ("?", "x", v2.COMMIT)
+        for transaction_id, message_id, resolution in wrong:
+            with pytest.raises(RefusedError) as refused:
+                await desk.end(transaction_id, message_id, resolution)
+            assert refused.value.code == v2.INVALID_TRANSACTION_ID
+        (got,) = await desk.receive("g", "halves")
+        assert (got.body, got.system_properties.message_type) == (b"commit", v2.TRANSACTION)
+
+    async def later(desk: Desk) -> None:
+        assert [hold.message_id for hold in desk.core.journal.state.holds] == ["open"]
+        await desk.end(ids[2], "open", v2.COMMIT)
+        assert bodies(await desk.receive("another", "halves")) == [b"commit", b"open"]
+
+    on_desk(send, end, later)
+
+
+def test_an_orphan_is_asked_about_and_rolled_back_in_the_end() -> None:
+    async def step(desk: Desk) -> None:
+        session = desk.core.sessions.see("producer", desk.clock.now())
+        settings = v2.Settings(client_type=v2.PRODUCER)
+        settings.publishing.topics.add(name="halves")
+        assert desk.service.telemetry.settle(session, settings).status.code == v2.OK
+        session.streams.append(asyncio.Queue())
+        await desk.send("halves", b"x", message_id="orphan", message_type=v2.TRANSACTION)
+        for _ in range(3):
+            desk.clock.advance(31)
+            await desk.send("halves", b"wakes the broker", message_type=v2.TRANSACTION)
+            command = await asyncio.wait_for(session.streams[0].get(), 5)
+            asked = command.recover_orphaned_transaction_command
+            assert asked.message.system_properties.message_id in (
+                "orphan",
+                hashlib.sha256(b"wakes the broker").hexdigest(),
+            )
+            assert asked.transaction_id
+        desk.clock.advance(3600)
+        await desk.send("halves", b"wakes it again", message_type=v2.TRANSACTION)
+        await settle(lambda: all(hold.message_id != "orphan" for hold in desk.core.journal.state.holds))
+        assert await desk.receive("g", "halves") == []
+
+    on_desk(step, limits=Limits(longest_poll=0, most_checks=3))

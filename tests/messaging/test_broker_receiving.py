@@ -1,0 +1,259 @@
+"""How messages are given to consumers: order, attempts, handles, filters, and waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millstream.core.clock import VirtualClock
+from millstream.log import LogSpec, open_store
+from millstream.messaging.broker.checks import Limits
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, open_desk
+
+
+def test_what_is_received_is_what_was_sent() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("one", b"body", message_id="the-id", tag="t", keys=["k", "l"], properties={"a": "b"})
+        (got,) = await desk.receive("g", "one")
+        system = got.system_properties
+        assert (got.body, dict(got.user_properties), system.tag, list(system.keys)) == (
+            b"body", {"a": "b"}, "t", ["k", "l"],
+        )  # fmt: skip
+        assert (system.message_id, system.message_type, system.body_encoding) == ("the-id", v2.NORMAL, v2.IDENTITY)
+        assert system.body_digest.checksum == "841A2D689AD86BD1611447453C22C6FC"
+        assert (system.delivery_attempt, system.invisible_duration.seconds, system.queue_offset) == (1, 30, 0)
+        assert system.store_timestamp.ToMicroseconds() == desk.clock.now()
+
+    on_desk(step)
+
+
+def test_groups_pass_over_what_was_trimmed() -> None:
+    clock = VirtualClock()
+    with open_store("memory://", clock) as store:
+
+        async def run() -> None:
+            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+                for topic, system in (("plain", {}), ("ordered", {"message_group": "g"})):
+                    await desk.send(topic, b"1", b"2", b"3", b"4", **system)
+                    assert bodies(await desk.receive("early", topic, 1)) == [b"1"]
+                    store.log(LogSpec(topic)).trim(3)
+                    desk.clock.advance(31)
+                    desk.core.topic(topic).pages._batches.clear()
+                    for group in ("early", "late"):
+                        got = await desk.receive(group, topic, auto_renew=True)
+                        assert bodies(got) == [b"3", b"4"]
+                        await desk.ack(group, topic, *got)
+                        assert await desk.receive(group, topic) == []
+                        assert desk.core.delivery(group, topic).done.pointer == 4
+                assert await desk.pull("plain", -1, 0) == ([b"3", b"4"], 4)
+
+        asyncio.run(run())
+
+
+def test_p4_of_a_message_group_only_the_first_message_is_given() -> None:
+    async def step(desk: Desk) -> None:
+        for body in (b"1", b"2", b"3"):
+            await desk.send("ordered", body, message_group="g1")
+        await desk.send("ordered", b"other", message_group="g2")
+        first = await desk.receive("g", "ordered")
+        assert bodies(first) == [b"1", b"other"]
+        assert await desk.receive("g", "ordered") == []
+        await desk.ack("g", "ordered", first[0])
+        second = await desk.receive("g", "ordered")
+        assert bodies(second) == [b"2"]
+        desk.clock.advance(31)
+        assert bodies(await desk.receive("g", "ordered")) == [b"2", b"other"]
+
+    on_desk(step)
+
+
+def test_p4_a_push_consumer_is_given_runs_and_an_attempt_can_be_repeated() -> None:
+    async def step(desk: Desk) -> None:
+        for body in (b"1", b"2", b"3"):
+            await desk.send("ordered", body, message_group="g1")
+        lost = await desk.receive("g", "ordered", 2, auto_renew=True, attempt_id="x")
+        assert bodies(lost) == [b"1", b"2"]
+        assert await desk.receive("g", "ordered", auto_renew=True, attempt_id="y") == []
+        again = await desk.receive("g", "ordered", 2, auto_renew=True, attempt_id="x")
+        assert bodies(again) == [b"1", b"2"]
+        stale = await desk.ack("g", "ordered", lost[0])
+        assert stale.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert (await desk.ack("g", "ordered", *again)).status.code == v2.OK
+
+    on_desk(step)
+
+
+def test_a_message_comes_back_after_its_time_until_it_is_dead() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"poison", message_id="p")
+        for attempt in (1, 2, 3):
+            (got,) = await desk.receive("g", "plain")
+            assert got.system_properties.delivery_attempt == attempt
+            assert await desk.receive("g", "plain") == []
+            desk.clock.advance(31)
+        assert await desk.receive("g", "plain") == []
+        (dead,) = await desk.receive("undertaker", "%DLQ%g")
+        origin = dead.system_properties.dead_letter_queue
+        assert (dead.body, origin.topic, origin.message_id) == (b"poison", "plain", "p")
+        assert bodies(await desk.receive("another", "plain")) == [b"poison"]
+
+    on_desk(step, limits=Limits(longest_poll=0, max_attempts=3))
+
+
+def test_handles_are_valid_once_and_only_in_time() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a")
+        await desk.send("plain", b"b")
+        one, two = await desk.receive("g", "plain")
+        mixed = await desk.ack("g", "plain", one, one)
+        assert mixed.status.code == v2.OK  # one call, one message: it is done
+        assert (await desk.ack("g", "plain", one)).status.code == v2.INVALID_RECEIPT_HANDLE
+        desk.clock.advance(30)
+        assert (await desk.ack("g", "plain", two)).status.code == v2.INVALID_RECEIPT_HANDLE
+        (two,) = await desk.receive("g", "plain")
+        results = await desk.ack("g", "plain", one, two)
+        assert results.status.code == v2.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in results.entries] == [v2.INVALID_RECEIPT_HANDLE, v2.OK]
+        two.system_properties.receipt_handle = "nonsense"
+        assert (await desk.ack("g", "plain", two)).status.code == v2.INVALID_RECEIPT_HANDLE
+        assert (await desk.ack("g", "plain")).status.code == v2.BAD_REQUEST
+
+    on_desk(step)
+
+
+def test_a_changed_duration_gives_a_new_handle() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a")
+        (got,) = await desk.receive("g", "plain")
+        handle = await desk.hide("g", "plain", got, 100)
+        with pytest.raises(RefusedError) as refused:
+            await desk.hide("g", "plain", got, 100)
+        assert refused.value.code == v2.INVALID_RECEIPT_HANDLE
+        desk.clock.advance(99)
+        assert await desk.receive("g", "plain") == []
+        got.system_properties.receipt_handle = handle
+        handle = await desk.hide("g", "plain", got, 0)
+        (again,) = await desk.receive("g", "plain")
+        assert again.system_properties.delivery_attempt == 2
+
+    on_desk(step)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "renew", "fine"), [(9, False, False), (10, False, True), (43_201, False, False), (0, True, True)]
+)
+def test_invisible_durations_have_bounds(seconds: int, renew: bool, fine: bool) -> None:
+    async def step(desk: Desk) -> None:
+        receive = desk.receive("g", "plain", invisible=seconds, auto_renew=renew)
+        if fine:
+            assert await receive == []
+            return
+        with pytest.raises(RefusedError) as refused:
+            await receive
+        assert refused.value.code == v2.ILLEGAL_INVISIBLE_TIME
+
+    on_desk(step)
+
+
+def test_what_a_living_client_has_is_renewed_and_a_dead_ones_comes_back() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a")
+        (got,) = await desk.receive("g", "plain", auto_renew=True)
+        for _ in range(5):
+            desk.clock.advance(50)
+            desk.core.sessions.see("client-1", desk.clock.now())
+            assert await desk.receive("g", "plain", auto_renew=True) == []
+        await desk.service.notify_client_termination(v2.NotifyClientTerminationRequest(), CALL)
+        desk.clock.advance(1)
+        assert bodies(await desk.receive("g", "plain", auto_renew=True)) == [b"a"]
+        assert (await desk.ack("g", "plain", got)).status.code == v2.INVALID_RECEIPT_HANDLE
+
+    on_desk(step)
+
+
+def test_filters_select_by_tag_and_condition_and_the_rest_is_done() -> None:
+    async def step(desk: Desk) -> None:
+        for number, tag in enumerate("abca"):
+            await desk.send("plain", b"%d" % number, tag=tag, properties={"n": str(number)})
+        assert bodies(await desk.receive("by-tag", "plain", filter=(v2.TAG, "a || c"))) == [b"0", b"2", b"3"]
+        assert bodies(await desk.receive("by-sql", "plain", filter=(v2.SQL, "n > 0 AND TAGS = 'a'"))) == [b"3"]
+        assert bodies(await desk.receive("all", "plain", filter=(v2.TAG, "*"))) == [b"0", b"1", b"2", b"3"]
+        assert desk.core.delivery("by-tag", "plain").done.ahead[0].first == 2
+        with pytest.raises(RefusedError) as refused:
+            await desk.receive("g", "plain", filter=(v2.TAG, "a || "))
+        assert refused.value.code == v2.ILLEGAL_FILTER_EXPRESSION
+
+    on_desk(step)
+
+
+def test_a_receive_is_bounded_by_bytes_as_well() -> None:
+    async def step(desk: Desk) -> None:
+        big = [bytes([number]) * (3 << 20) for number in range(5)]
+        for topic, system in (("plain", {}), ("ordered", {"message_group": "g"})):
+            for body in big:
+                await desk.send(topic, body, **system)
+            got = []
+            while more := await desk.receive("g", topic, auto_renew=True):
+                assert len(more) == (3 if len(got) == 0 and topic == "plain" else len(more))
+                got += bodies(more)
+                await desk.ack("g", topic, *more)
+            assert got == big
+
+    on_desk(step)
+
+
+def test_who_waits_is_woken_by_what_arrives() -> None:
+    async def step(desk: Desk) -> None:
+        waiting = asyncio.ensure_future(desk.receive("g", "plain", poll=15))
+        await asyncio.sleep(0)
+        await desk.send("plain", b"news")
+        assert bodies(await asyncio.wait_for(waiting, 5)) == [b"news"]
+
+    on_desk(step, limits=Limits())
+
+
+def test_who_stops_waiting_leaves_the_messages_to_others() -> None:
+    async def step(desk: Desk) -> None:
+        waiting = asyncio.ensure_future(desk.receive("g", "plain", poll=15))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await desk.send("plain", b"news")
+        assert bodies(await desk.receive("g", "plain")) == [b"news"]
+
+    on_desk(step, limits=Limits())
+
+
+def test_consumers_that_pull_keep_their_own_place() -> None:
+    place = v2.MessageQueue()
+    place.topic.name, place.id = "plain", 1
+    group = v2.Resource(name="puller")
+
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", *(b"%d" % number for number in range(8)))
+        assert await desk.pull("plain", 1, 0) == ([b"1", b"5"], 8)
+        assert await desk.pull("plain", -1, 6) == ([b"6", b"7"], 8)
+        with pytest.raises(RefusedError) as refused:
+            await desk.pull("plain", 1, 9)
+        assert refused.value.code == v2.ILLEGAL_OFFSET
+        with pytest.raises(RefusedError) as refused:
+            await desk.service.get_offset(v2.GetOffsetRequest(group=group, message_queue=place), CALL)
+        assert refused.value.code == v2.OFFSET_NOT_FOUND
+        await desk.service.update_offset(v2.UpdateOffsetRequest(group=group, message_queue=place, offset=6), CALL)
+        stored = desk.clock.now()
+        desk.clock.advance(10)
+        await desk.send("plain", b"8")
+        for policy, time, expected in (
+            (v2.BEGINNING, 0, 0), (v2.END, 0, 9), (v2.TIMESTAMP, stored + 1, 8), (v2.TIMESTAMP, stored, 0),
+        ):  # fmt: skip
+            request = v2.QueryOffsetRequest(message_queue=place, query_offset_policy=policy)
+            request.timestamp.FromMicroseconds(time)
+            assert (await desk.service.query_offset(request, CALL)).offset == expected
+
+    async def after_restart(desk: Desk) -> None:
+        response = await desk.service.get_offset(v2.GetOffsetRequest(group=group, message_queue=place), CALL)
+        assert response.offset == 6
+
+    on_desk(step, after_restart)

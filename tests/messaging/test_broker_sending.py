@@ -1,0 +1,140 @@
+"""What becomes of messages that are sent: refused, stored, stored once, and the same in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from millstream.core.clock import MICROSECONDS, VirtualClock
+from millstream.log import LogSpec, Message, open_store
+from millstream.messaging.broker.checks import Limits
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.siphash import group_queue
+from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, open_desk
+
+REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
+    ("plain", b"", {}, v2.MESSAGE_BODY_EMPTY),
+    ("plain", b"x" * (4 * 2**20 + 1), {}, v2.MESSAGE_BODY_TOO_LARGE),
+    ("plain", b"x", {"message_id": " "}, v2.ILLEGAL_MESSAGE_ID),
+    ("plain", b"x", {"tag": "a|b"}, v2.ILLEGAL_MESSAGE_TAG),
+    ("plain", b"x", {"tag": " "}, v2.ILLEGAL_MESSAGE_TAG),
+    ("plain", b"x", {"keys": [" "]}, v2.ILLEGAL_MESSAGE_KEY),
+    ("plain", b"x", {"keys": ["k" * 17_000]}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("plain", b"x", {"properties": {"KEYS": "x"}}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("plain", b"x", {"properties": {"mq:id": "x"}}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("plain", b"x", {"properties": {" ": "x"}}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("plain", b"x", {"properties": {"a": "x\ny"}}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("plain", b"x", {"properties": {"a": "x" * 17_000}}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("plain", b"x", {"properties": {f"p{n}": "x" for n in range(129)}}, v2.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("plain", b"x", {"message_group": "g"}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("plain", b"x", {"message_type": v2.TRANSACTION}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("plain", b"x", {"message_type": v2.LITE}, v2.UNSUPPORTED),
+    ("ordered", b"x", {}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+    ("ordered", b"x", {"message_type": v2.FIFO}, v2.ILLEGAL_MESSAGE_GROUP),
+    ("ordered", b"x", {"message_group": "g" * 64}, v2.ILLEGAL_MESSAGE_GROUP),
+    ("later", b"x", {"message_type": v2.DELAY}, v2.ILLEGAL_DELIVERY_TIME),
+    ("later", b"x", {"deliver_at": 4_000_000_000 * MICROSECONDS}, v2.ILLEGAL_DELIVERY_TIME),
+]
+
+
+def test_every_message_that_cannot_be_is_refused_with_its_status() -> None:
+    async def step(desk: Desk) -> None:
+        for topic, body, system, code in REFUSED:
+            response = await desk.send(topic, body, **system)
+            assert response.status.code == code, (topic, system, response.status)
+            assert response.entries[0].status.code == code
+        assert desk.core.topic("plain").last_id == desk.core.topic("ordered").last_id == 0
+
+    on_desk(step)
+
+
+def test_requests_that_make_no_sense_are_refused() -> None:
+    async def step(desk: Desk) -> None:
+        mixed = v2.SendMessageRequest(messages=[v2.Message(body=b"x"), v2.Message(body=b"y")])
+        mixed.messages[0].topic.name = "plain"
+        for request in (v2.SendMessageRequest(), mixed):
+            with pytest.raises(RefusedError) as refused:
+                await desk.service.send_message(request, CALL)
+            assert refused.value.code == v2.MESSAGE_CORRUPTED
+
+    on_desk(step)
+
+
+def test_a_batch_has_a_result_for_each_message() -> None:
+    async def step(desk: Desk) -> None:
+        response = await desk.send("plain", b"a", b"", b"c")
+        assert response.status.code == v2.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in response.entries] == [v2.OK, v2.MESSAGE_BODY_EMPTY, v2.OK]
+        assert [entry.offset for entry in response.entries] == [0, 0, 1]
+        assert bodies(await desk.receive("g", "plain")) == [b"a", b"c"]
+
+    on_desk(step)
+
+
+def test_a_message_that_is_sent_again_gets_its_first_receipt() -> None:
+    async def first(desk: Desk) -> None:
+        sent = await desk.send("plain", b"a", message_id="same")
+        again = await desk.send("plain", b"a", message_id="same")
+        twice = await desk.send("plain", b"x", b"x")
+        assert sent.entries[0].offset == again.entries[0].offset == 0
+        assert twice.entries[0].offset == twice.entries[1].offset == 1
+
+    async def after_restart(desk: Desk) -> None:
+        again = await desk.send("plain", b"a", message_id="same")
+        assert again.entries[0].offset == 0
+        assert bodies(await desk.receive("g", "plain")) == [b"a", b"x"]
+
+    on_desk(first, after_restart)
+
+
+def test_the_ids_of_clients_are_found_among_messages_of_others() -> None:
+    clock = VirtualClock()
+    with open_store("memory://", clock) as store:
+        with store.log(LogSpec("one")).writer() as writer:
+            ids = [((), "no headers"), ((("h", b"v"),), "others"), ((("mq:id", b"sent"), ("h", b"v")), "a client's")]
+            writer.append([Message(text.encode(), headers=headers) for headers, text in ids])
+
+        async def run() -> None:
+            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+                again = await desk.send("one", b"a client's", message_id="sent")
+                assert again.entries[0].offset == 2
+                assert desk.core.topic("one").last_id == 3
+
+        asyncio.run(run())
+
+
+def test_messages_of_a_group_go_to_the_queue_of_its_hash() -> None:
+    async def step(desk: Desk) -> None:
+        for number in range(8):
+            await desk.send("ordered", b"%d" % number, message_group=f"order-{number}")
+        for message in await desk.receive("g", "ordered"):
+            system = message.system_properties
+            assert system.queue_id == group_queue(system.message_group, 4)
+
+    on_desk(step)
+
+
+def test_messages_are_those_of_the_log_both_ways() -> None:
+    clock = VirtualClock()
+    with open_store("memory://", clock) as store:
+        with store.log(LogSpec("one")).writer() as writer:
+            writer.append(
+                [Message(b"by hand", key="k", source="JFK", event_time=5, headers=(("h", b"v"), ("b", b"\xff")))]
+            )
+
+        async def run() -> None:
+            async with open_desk(store, clock, Limits(longest_poll=0)) as desk:
+                await desk.send("one", b"by client", message_id="m", keys=["x"], properties={"p": "q"})
+                by_hand, _ = await desk.receive("g", "one")
+                system = by_hand.system_properties
+                assert (by_hand.body, list(system.keys), system.born_host) == (b"by hand", ["k"], "JFK")
+                assert (dict(by_hand.user_properties), system.born_timestamp.nanos) == ({"h": "v"}, 5000)
+                assert system.message_id == "LOG0000000000000000001"
+
+        asyncio.run(run())
+        last = next(iter(store.log(LogSpec("one")).read(2)))
+        (by_client,) = list(last)
+        assert (by_client.body, by_client.key, dict(by_client.headers)["p"]) == (b"by client", "x", b"q")
