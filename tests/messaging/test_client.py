@@ -63,7 +63,7 @@ def consumer(at: str, group: str, topic: str, wanted: str | Filter = "*") -> Sim
 async def drain(source: SimpleConsumer, count: int, *, ack: bool = True) -> list[Received]:
     found: list[Received] = []
     while len(found) < count:
-        messages = await source.receive(16, invisible=timedelta(seconds=2))
+        messages = await source.receive(16, invisible=timedelta(seconds=20 if ack else 2))
         found += messages
         if ack and messages:
             await source.ack(*messages)

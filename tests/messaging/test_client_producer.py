@@ -32,14 +32,16 @@ from millstream.messaging.client import (
 from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
 
-QUIET = Options(request_timeout=1.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
-BEATING = Options(request_timeout=1.0, intervals=Intervals(first_heartbeat=0.02, heartbeat=0.02, reopen=0.05))
+QUIET = Options(request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
+BEATING = Options(
+    request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=0.02, heartbeat=0.02, reopen=0.05)
+)
 VECTORS = Path(__file__).parents[2] / "docs" / "formats" / "fifo-vectors.json"
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await test()
 
     asyncio.run(limited())

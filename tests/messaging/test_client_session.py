@@ -32,16 +32,17 @@ from millstream.messaging.client.recovery import COOLDOWN, Recovery
 from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
 
-QUIET = Options(request_timeout=1.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
+QUIET = Options(request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
 
 
-def options(**intervals: float) -> Options:
-    return Options(request_timeout=0.2, intervals=Intervals(**{"first_heartbeat": 60.0, "reopen": 0.05, **intervals}))
+def options(request_timeout: float = 10.0, **intervals: float) -> Options:
+    every = Intervals(**{"first_heartbeat": 60.0, "reopen": 0.05, **intervals})
+    return Options(request_timeout=request_timeout, startup_timeout=30.0, intervals=every)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await test()
 
     asyncio.run(limited())
@@ -275,12 +276,13 @@ def test_a_server_may_have_its_client_connect_anew() -> None:
 
 def test_a_connection_that_is_late_twice_is_made_anew() -> None:
     async def late(_request: Any) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.0)
 
     async def test() -> None:
+        hasty = options(0.5, first_heartbeat=0.0, heartbeat=0.01)
         async with ScriptedServer() as server:
             server.script["Heartbeat"].extend([late, None, late, late, late, late])
-            async with Producer(server.place, ["t"], options=options(first_heartbeat=0.0, heartbeat=0.01)) as producer:
+            async with Producer(server.place, ["t"], options=hasty) as producer:
                 await until(lambda: len(server.called("Telemetry")) == 2)
                 assert len(server.called("Heartbeat")) >= 4
                 await until(lambda: len(server.called("Heartbeat")) >= 7)

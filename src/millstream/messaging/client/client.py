@@ -116,10 +116,12 @@ class Client(abc.ABC):
         self.spawn(self._repeat(every.sweep, every.sweep, self._sweep))
 
     async def close(self) -> None:
-        """End everything in order, and tell the servers. Closing again does nothing.
+        """End everything in order, and tell the servers. Closing again does nothing, nor does it in a forked process.
 
         Whoever is cancelled while waiting for it does not stop it half-way.
         """
+        if self._process != os.getpid():
+            return
         if self._closing is None and self._is_running:
             self._closing = asyncio.ensure_future(self._close())
         if self._closing is not None:

@@ -43,10 +43,7 @@ class NotRunningError(ClientError):
 
 
 class ForkedError(NotRunningError):
-    """gRPC does not survive a fork: start clients in the forked process only, or fork before the first one starts.
-
-    With multiprocessing, use the start method "spawn".
-    """
+    """gRPC does not survive a fork: start clients only after it; with multiprocessing, use the start method "spawn"."""
 
 
 class StartupError(ClientError):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from millstream.messaging.client.client import Client
-from millstream.messaging.client.errors import NotRunningError
+from millstream.messaging.client.errors import ForkedError, NotRunningError
 from millstream.messaging.client.transaction import Transaction
 
 Result = TypeVar("Result")
@@ -21,29 +22,36 @@ class LoopThread:
     """An event loop in a thread of its own, from :meth:`start` to :meth:`stop`."""
 
     def __init__(self) -> None:
+        self._process = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin; to begin again does nothing."""
         if self._loop is None:
+            self._process = os.getpid()
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="millstream-client", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         """End; to end again does nothing."""
-        if self._loop is not None and self._thread is not None:
+        if self._process != os.getpid():
+            self._loop = self._thread = None  # the parent's: to close them here would break them there
+        elif self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
             self._loop = self._thread = None
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What *work* comes to. Whoever interrupts the wait cancels the work. Raises :class:`NotRunningError`."""
-        if self._loop is None:
+        """What *work* comes to. Whoever interrupts the wait cancels the work.
+
+        Raises :class:`NotRunningError`, and :class:`ForkedError` in a process that was forked since the start.
+        """
+        if self._loop is None or self._process != os.getpid():
             work.close()
-            raise NotRunningError
+            raise NotRunningError if self._loop is None else ForkedError
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -7,12 +7,9 @@ settings for metrics at an address; that needs ``millstream[telemetry]``. Withou
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-
-import msgspec
 
 from millstream.messaging.client.options import Tls
 from millstream.messaging.client.places import Endpoints, from_wire
@@ -84,17 +81,10 @@ class Meters:
         return observe
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What a server asks for: metrics at these endpoints."""
-
-    endpoints: Endpoints
-
-
-def read_wanted(settings: v2.Settings) -> Wanted | None:
+def read_wanted(settings: v2.Settings) -> Endpoints | None:
     """Where *settings* want metrics; None where they do not."""
-    if not settings.metric.on or not settings.metric.endpoints.addresses:
-        return None
-    return Wanted(from_wire(settings.metric.endpoints))
+    wanted = settings.metric
+    return from_wire(wanted.endpoints) if wanted.on and wanted.endpoints.addresses else None
 
 
 class Metering:
@@ -105,12 +95,12 @@ class Metering:
         self._given = provider is not None
         self._signer = signer
         self._tls = tls
-        self._wanted: Wanted | None = None
+        self._wanted: Endpoints | None = None
         self._provider: Any = None
         self._ending: set[asyncio.Future[None]] = set()
         self.meters: Meters | None = self._make(provider) if self._given else None
 
-    def keep_to(self, wanted: Wanted | None) -> None:
+    def keep_to(self, wanted: Endpoints | None) -> None:
         """Measure for a server that asks for it; where it asks for the same as before, go on."""
         if self._given or wanted == self._wanted:
             return
@@ -118,11 +108,12 @@ class Metering:
         self._stop()
         if wanted is None:
             return
-        if not _is_installed():
-            _log.info("%s asks for metrics, which need more: pip install 'millstream[telemetry]'", wanted.endpoints)
-            return
-        self._provider = self._exporting_to(wanted.endpoints)
-        self.meters = self._make(self._provider)
+        try:
+            self._provider = self._exporting_to(wanted)
+        except ImportError:
+            _log.info("%s asks for metrics, which need more: pip install 'millstream[telemetry]'", wanted)
+        else:
+            self.meters = self._make(self._provider)
 
     async def close(self) -> None:
         """Give up what is left to be exported after a last attempt."""
@@ -152,10 +143,3 @@ class Metering:
         )
         reader = PeriodicExportingMetricReader(exporter, EXPORT_SECONDS * 1000, EXPORT_TIMEOUT * 1000)
         return MeterProvider([reader], shutdown_on_exit=False)
-
-
-def _is_installed() -> bool:
-    try:
-        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.grpc.metric_exporter") is not None
-    except ModuleNotFoundError:
-        return False
