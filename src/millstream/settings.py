@@ -19,10 +19,11 @@ import msgspec
 
 from millstream.anchoring.registry.settings import OperationQueueSettings
 from millstream.anchoring.registry.settings import RegistrySettings as Parameters
-from millstream.anchoring.sidetree.profile import PROFILES, Profile
+from millstream.anchoring.sidetree.profile import PATCH_ACTIONS, PROFILES, Profile
 from millstream.batching.config import BatchConfig, ConflictCut, Late
 from millstream.batching.errors import ConfigError
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
+from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.messaging.broker.settings import BrokerSettings
@@ -107,13 +108,16 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The registry of identifiers. Its operations lie in ``database`` (``mysql://user:password@host:port/name``, to be
     shared by several instances), or in the node's own.
 
-    ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that. The others are the parameters
-    of :class:`millstream.anchoring.registry.RegistrySettings`.
+    ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that, ``patches`` are actions that are
+    allowed beside its own (``ietf-json-patch``), and ``cid`` is how batch files are named: ``raw``, ``unixfs-v1`` or
+    ``unixfs-v0``. The others are the parameters of :class:`millstream.anchoring.registry.RegistrySettings`.
     """
 
     database: str = ""
     profile: str = "sidetree"
     method: str = ""
+    patches: tuple[str, ...] = ()
+    cid: CidForm = CidForm.RAW
     batch_writer_timeout: Duration = Duration(60 * MICROSECONDS)
     max_operations: int | None = None
     max_open: int = 1_000_000
@@ -154,11 +158,18 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def network(self) -> Profile:
-        """The rules of the network. Raises :class:`SettingsError` for a profile that there is not."""
+        """The rules of the network. Raises :class:`SettingsError` for a profile or a patch that there is not."""
         if self.profile not in PROFILES:
             raise SettingsError(f"setting registry.profile: {self.profile!r} is none of {', '.join(PROFILES)}")
+        unknown = set(self.patches) - PATCH_ACTIONS
+        if unknown:
+            raise SettingsError(
+                f"setting registry.patches: {min(unknown)!r} is none of {', '.join(sorted(PATCH_ACTIONS))}"
+            )
         profile = PROFILES[self.profile]
-        return msgspec.structs.replace(profile, method=self.method) if self.method else profile
+        return msgspec.structs.replace(
+            profile, method=self.method or profile.method, patches=profile.patches | set(self.patches), cid=self.cid
+        )
 
 
 def _seconds(duration: Duration) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.core.cid import cid_of
+from millstream.core.cid import CidForm, cid_of
 from millstream.stores import (
     CAS_SPACE,
     CasStore,
@@ -40,6 +40,18 @@ def test_bytes_that_do_not_hash_to_the_id_are_refused(store: CasStore) -> None:
     with pytest.raises(StoreInputError):
         store.put(CAS_SPACE, "README", io.BytesIO(b"chaff"))
     assert store.entries(CAS_SPACE) == []
+
+
+@pytest.mark.parametrize("form", [CidForm.UNIXFS_V0, CidForm.UNIXFS_V1])
+def test_a_name_of_ipfs_is_checked_and_is_no_checksum(store: CasStore, form: CidForm) -> None:
+    data = bytes(300_000)
+    content_id = cid_of(data, form)
+    assert store.put(CAS_SPACE, content_id, io.BytesIO(data)).checksums == ()
+    with pytest.raises(ChecksumMismatchError, match=content_id):
+        store.put(CAS_SPACE, content_id, io.BytesIO(data[1:]))
+    assert [entry.content_id for entry in store.entries(CAS_SPACE)] == [content_id]
+    with store.open(CAS_SPACE, content_id) as file:
+        assert file.read() == data
 
 
 def test_a_put_heals_a_damaged_file(store: CasStore) -> None:

@@ -9,21 +9,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from millstream.anchoring.errors import CasDamagedError, CasNotFoundError, CasTooLargeError
-from millstream.core.cid import cid_of, digest_from_cid
+from millstream.core.cid import CidForm, cid_of, form_of
 
 
 class Cas(Protocol):
     """Where batch files live. Thread-safe; putting the same bytes again changes nothing.
 
-    What ``put`` and ``put_many`` confirm has survived a crash. Every CID argument is checked first
-    (:class:`millstream.core.cid.CidError`).
+    What ``put`` and ``put_many`` confirm has survived a crash. Files of all forms of CIDs may be there side by side.
+    Every CID argument is checked first (:class:`millstream.core.cid.CidError`).
     """
 
-    def put(self, data: bytes) -> str:
+    def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
         """Store *data* durably and return its CID. A damaged file of that name is replaced."""
         ...
 
-    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
+    def put_many(self, files: Iterable[bytes], form: CidForm = CidForm.RAW) -> Sequence[str]:
         """Store several files with as few waits for the disk as possible; their CIDs, in order."""
         ...
 
@@ -50,23 +50,23 @@ class MemoryCas:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 
-    def put(self, data: bytes) -> str:
-        cid = cid_of(data)
+    def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
+        cid = cid_of(data, form)
         self._files[cid] = bytes(data)
         return cid
 
-    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
-        return [self.put(data) for data in files]
+    def put_many(self, files: Iterable[bytes], form: CidForm = CidForm.RAW) -> Sequence[str]:
+        return [self.put(data, form) for data in files]
 
     def get(self, cid: str, limit: int) -> bytes:
-        digest_from_cid(cid)
+        form_of(cid)
         data = self._files.get(cid)
         if data is None:
             raise not_found(cid)
         return checked(cid, data, limit)
 
     def has(self, cid: str) -> bool:
-        digest_from_cid(cid)
+        form_of(cid)
         return cid in self._files
 
     def cids(self) -> Iterator[str]:
@@ -82,7 +82,7 @@ class MemoryCas:
 
 def checked(cid: str, data: bytes, limit: int) -> bytes:
     """*data*, after a check that it hashes to *cid* and has at most *limit* bytes."""
-    if cid_of(data) != cid:
+    if cid_of(data, form_of(cid)) != cid:
         raise damaged(cid)
     if len(data) > limit:
         raise too_large(cid, limit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import itertools
 import os
 import stat
@@ -14,7 +13,7 @@ from typing import BinaryIO
 
 from millstream.anchoring.cas import damaged, not_found, too_large
 from millstream.anchoring.errors import CasDamagedError, CasError, CasUnavailableError
-from millstream.core.cid import cid_of, digest_from_cid, is_cid
+from millstream.core.cid import CidForm, CidHasher, cid_of, form_of, is_cid
 from millstream.core.durable import replacing, sync_folder
 
 _CHUNK = 1 << 20
@@ -23,7 +22,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a li
 
 
 class LocalCas:
-    """A folder of files named by CID, so that any SHA-256 tool can check them.
+    """A folder of files named by CID; those of the raw form can be checked by any SHA-256 tool.
 
     The folder is made at the first write; reading never makes anything. Files are written whole and synced, or not at
     all; names that are no CIDs, links, pipes and folders in it are never read.
@@ -32,33 +31,33 @@ class LocalCas:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
-    def put(self, data: bytes) -> str:
-        return self.put_many([data])[0]
+    def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
+        return self.put_many([data], form)[0]
 
-    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
+    def put_many(self, files: Iterable[bytes], form: CidForm = CidForm.RAW) -> Sequence[str]:
         waiting, cids = iter(files), list[str]()
         with _translated(f"cannot write to {self.root}"):
             self._make_root()
-            while some := self._put_some(itertools.islice(waiting, _OPEN_AT_ONCE)):
+            while some := self._put_some(itertools.islice(waiting, _OPEN_AT_ONCE), form):
                 cids += some
             sync_folder(self.root)  # one sync of the folder covers all the names given above
         return cids
 
     def get(self, cid: str, limit: int) -> bytes:
-        digest = digest_from_cid(cid)
+        hasher = CidHasher(form_of(cid))
         with self._open(cid) as file:
             data = file.read(limit + 1)
-            hasher = hashlib.sha256(data)
+            hasher.update(data)
             while chunk := file.read(_CHUNK):  # more than the limit: is it damage, or really such a large file?
                 hasher.update(chunk)
-        if hasher.digest() != digest:
+        if hasher.cid() != cid:
             raise damaged(cid)
         if len(data) > limit:
             raise too_large(cid, limit)
         return data
 
     def has(self, cid: str) -> bool:
-        digest_from_cid(cid)
+        form_of(cid)
         try:
             return stat.S_ISREG((self.root / cid).lstat().st_mode)
         except FileNotFoundError:
@@ -77,12 +76,12 @@ class LocalCas:
             self.root.mkdir(parents=True, exist_ok=True)
             sync_folder(self.root.parent)
 
-    def _put_some(self, files: Iterable[bytes]) -> Sequence[str]:
+    def _put_some(self, files: Iterable[bytes], form: CidForm) -> Sequence[str]:
         with contextlib.ExitStack() as drafts:  # leaving the stack gives every draft its name
-            return [self._stage(data, drafts) for data in files]
+            return [self._stage(data, form, drafts) for data in files]
 
-    def _stage(self, data: bytes, drafts: contextlib.ExitStack) -> str:
-        cid = cid_of(data)
+    def _stage(self, data: bytes, form: CidForm, drafts: contextlib.ExitStack) -> str:
+        cid = cid_of(data, form)
         if not self._is_whole(cid, len(data)):
             file = drafts.enter_context(replacing(self.root / cid, sync=False))
             file.write(data)

@@ -11,7 +11,7 @@ import msgspec
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.records import PROTOCOL
 from millstream.core.canonical import CanonicalError, canonical_json, parse_canonical
-from millstream.core.cid import is_cid
+from millstream.core.cid import is_cid, is_raw_cid
 
 MAX_BATCHES = 10_000
 """The most batches an anchor may count (Sidetree v1.0, MAX_OPERATION_COUNT)."""
@@ -28,7 +28,7 @@ MAX_REJECTS = 1_000_000
 MAX_MANIFEST_BYTES = 1_000_000
 """The most bytes of a manifest (Sidetree v1.0, MAX_CORE_INDEX_FILE_SIZE)."""
 
-_ANCHOR_STRING = re.compile(r"([1-9][0-9]{0,4})\.(b[a-z2-7]{58})")
+_ANCHOR_STRING = re.compile(r"([1-9][0-9]{0,4})\.([A-Za-z0-9]{1,100})")
 _ROOT = re.compile(r"[0-9a-f]{64}")
 
 
@@ -121,7 +121,7 @@ def _check(manifest: Manifest) -> None:
         f"a file is outside 1 to {MAX_FILE_BYTES:,} bytes": all(1 <= size <= MAX_FILE_BYTES for size in sizes),
         f"the batch files have over {MAX_CONTENT_BYTES:,} bytes": sum(f.bytes for f in files) <= MAX_CONTENT_BYTES,
         f"there are over {MAX_REJECTS:,} rejects": rejects.count <= MAX_REJECTS,
-        "a file's uri is no CID": all(map(is_cid, manifest.uris)),
+        "a file's uri is no CID": all(map(is_raw_cid, manifest.uris)),
         "the root is no SHA-256 in hex": _ROOT.fullmatch(manifest.root) is not None,
     }
     for broken, holds in rules.items():

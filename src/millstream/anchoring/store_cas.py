@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from millstream.anchoring.cas import checked, damaged, not_found, too_large
 from millstream.anchoring.errors import CasError, CasUnavailableError
-from millstream.core.cid import cid_from_digest, cid_of, digest_from_cid, is_cid
+from millstream.core.cid import CidForm, CidHasher, cid_of, form_of, is_cid
 from millstream.stores import ItemNotFoundError, Store, StoreError, all_entries
 
 _CHUNK = 1 << 20
@@ -27,19 +27,19 @@ class StoreCas:
         with _our_errors(space):
             store.create_space(space)
 
-    def put(self, data: bytes) -> str:
-        cid = cid_of(data)
+    def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
+        cid = cid_of(data, form)
         with _our_errors(cid):
             if self._bytes(cid, len(data)) != data:
                 sha256 = hashlib.sha256(data).hexdigest()
                 self._store.put(self._space, cid, io.BytesIO(data), sha256=sha256)
         return cid
 
-    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
-        return [self.put(data) for data in files]
+    def put_many(self, files: Iterable[bytes], form: CidForm = CidForm.RAW) -> Sequence[str]:
+        return [self.put(data, form) for data in files]
 
     def get(self, cid: str, limit: int) -> bytes:
-        digest_from_cid(cid)
+        form_of(cid)
         with _our_errors(cid):
             data = self._bytes(cid, limit)
             if data is None:
@@ -49,7 +49,7 @@ class StoreCas:
             raise too_large(cid, limit) if self._hash(cid) == cid else damaged(cid)
 
     def has(self, cid: str) -> bool:
-        digest_from_cid(cid)
+        form_of(cid)
         with _our_errors(cid):
             try:
                 self._store.info(self._space, cid)
@@ -75,11 +75,11 @@ class StoreCas:
 
     def _hash(self, cid: str) -> str:
         """The CID of the whole file, however large it is."""
-        digest = hashlib.sha256()
+        hasher = CidHasher(form_of(cid))
         with self._store.open(self._space, cid) as file:
             while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-        return cid_from_digest(digest.digest())
+                hasher.update(chunk)
+        return hasher.cid()
 
 
 @contextlib.contextmanager

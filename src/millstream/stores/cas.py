@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import secrets
@@ -9,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from millstream.core.cid import CidError, digest_from_cid, is_cid
+from millstream.core.cid import CidError, CidForm, CidHasher, digest_from_cid, form_of, is_cid
 from millstream.core.clock import SystemClock
 from millstream.core.durable import sync_folder
 from millstream.stores.checks import check_promise, check_properties
 from millstream.stores.folders import make_root
-from millstream.stores.hashing import copy_stream
+from millstream.stores.hashing import chunks, copy_stream
 from millstream.stores.listing import Listing, first_entries
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
@@ -24,6 +25,7 @@ from millstream.stores.protocol import (
     Access,
     AlreadyExistsError,
     Checksum,
+    ChecksumMismatchError,
     Entry,
     ItemInfo,
     ItemNotFoundError,
@@ -40,9 +42,9 @@ CAS_SPACE = "cas"
 
 
 class CasStore:
-    """The folder *root* of files named by CID (CIDv1, raw, SHA-256) as a provider with the one space ``cas``.
+    """The folder *root* of files named by CID as a provider with the one space ``cas``.
 
-    The name of a file is its checksum, so nothing else is recorded: there are no properties and no mimetypes. Writing
+    The name of a file tells its bytes, so nothing else is recorded: there are no properties and no mimetypes. Writing
     over a damaged file repairs it. *create* as for :class:`millstream.stores.LocalStore`. The methods are those of
     :class:`Store`.
     """
@@ -119,14 +121,12 @@ class CasStore:
         """
         self._require_space(space)
         self._refuse_properties(properties)
-        promised = _digest(content_id)
+        form = _form(content_id)
         draft = self._root / f".{content_id}.{secrets.token_hex(6)}.tmp"
         try:
             with translated(f"putting {content_id} into {self.url}"):
                 with draft.open("xb") as file:
-                    sum_ = copy_stream(source, file).sha256
-                    check_promise(content_id, sum_, promised)
-                    check_promise(content_id, sum_, sha256)
+                    check_promise(content_id, _copy_named(source, file, content_id, form), sha256)
                     file.flush()
                     os.fsync(file.fileno())
                 self._place_draft(draft, content_id, create_only)
@@ -185,14 +185,35 @@ class CasStore:
             raise RefusedError(f"{self.url} is content-addressed and keeps no properties; put without them")
 
 
-def _digest(content_id: str) -> str:
+def _form(content_id: str) -> CidForm:
     try:
-        return digest_from_cid(check_content_id(content_id)).hex()
+        return form_of(check_content_id(content_id))
     except CidError as error:
         raise StoreInputError(f"a content-addressed store takes CIDs only: {error}") from error
 
 
+def _copy_named(source: BinaryIO, file: BinaryIO, content_id: str, form: CidForm) -> str:
+    """Copy *source* into *file*; its SHA-256. Raises :class:`ChecksumMismatchError` where it has another name."""
+    if form == CidForm.RAW:
+        sha256 = copy_stream(source, file).sha256
+        check_promise(content_id, sha256, digest_from_cid(content_id).hex())
+        return sha256
+    hasher, digest = CidHasher(form), hashlib.sha256()
+    for chunk in chunks(source):
+        file.write(chunk)
+        hasher.update(chunk)
+        digest.update(chunk)
+    if hasher.cid() != content_id:
+        raise ChecksumMismatchError(
+            f"the bytes for {content_id!r} have the name {hasher.cid()!r}; nothing was stored: read them again from a "
+            "good source"
+        )
+    return digest.hexdigest()
+
+
 def _info(content_id: str, status: os.stat_result | None) -> ItemInfo:
+    """The facts of a file; the name of a raw one is its checksum, that of the others says nothing about its SHA-256."""
     assert status is not None
-    checksum = Checksum("sha256", digest_from_cid(content_id).hex(), Origin.PROVIDER)
-    return ItemInfo(content_id, status.st_size, (checksum,), DEFAULT_MIMETYPE, {}, status.st_mtime_ns // 1000)
+    raw = form_of(content_id) == CidForm.RAW
+    checksums = (Checksum("sha256", digest_from_cid(content_id).hex(), Origin.PROVIDER),) if raw else ()
+    return ItemInfo(content_id, status.st_size, checksums, DEFAULT_MIMETYPE, {}, status.st_mtime_ns // 1000)

@@ -26,7 +26,7 @@ from millstream.anchoring.errors import (
     CasTooLargeError,
     CasUnavailableError,
 )
-from millstream.core.cid import CidError, cid_of
+from millstream.core.cid import CidError, CidForm, cid_of
 
 LIMIT = 1000
 
@@ -44,6 +44,20 @@ class CasConformance:
         assert cid == cid_of(data)
         assert cas.get(cid, LIMIT) == data
         assert cas.has(cid)
+
+    @pytest.mark.parametrize("form", CidForm)
+    def test_a_file_has_the_name_of_the_form_that_is_asked_for(self, cas: Cas, form: CidForm) -> None:
+        large = bytes(range(256)) * 1200  # more than one chunk of IPFS
+        names = cas.put_many([large, b"small"], form)
+        assert list(names) == [cid_of(large, form), cid_of(b"small", form)]
+        assert cas.put(large) == cid_of(large), "the raw form is there beside it"
+        assert [cas.get(name, len(large)) for name in names] == [large, b"small"]
+        assert set(cas.cids()) == {*names, cid_of(large)}
+        with pytest.raises(CasTooLargeError, match=names[0]):
+            cas.get(names[0], len(large) - 1)
+        self.damage(cas, names[0], large[:-1] + b"x")
+        with pytest.raises(CasDamagedError, match=names[0]):
+            cas.get(names[0], len(large))
 
     def test_putting_the_same_bytes_twice_keeps_one_file(self, cas: Cas) -> None:
         assert cas.put(b"same") == cas.put(b"same")
@@ -139,14 +153,14 @@ class FaultyCas:
         """Let the next *calls* calls succeed, and all after them fail."""
         self._successes, self._failures = calls, math.inf
 
-    def put(self, data: bytes) -> str:
-        return self.put_many([data])[0]
+    def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
+        return self.put_many([data], form)[0]
 
-    def put_many(self, files: Iterable[bytes]) -> Sequence[str]:
+    def put_many(self, files: Iterable[bytes], form: CidForm = CidForm.RAW) -> Sequence[str]:
         self._trip()
         if self.lose_writes:
-            return [cid_of(data) for data in files]
-        cids = self._base.put_many(files)
+            return [cid_of(data, form) for data in files]
+        cids = self._base.put_many(files, form)
         for cid in cids:
             self._spoiled.pop(cid, None)
         return cids

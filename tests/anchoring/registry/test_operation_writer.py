@@ -12,6 +12,7 @@ from millstream.anchoring.errors import AnchoringError, CasUnavailableError, Led
 from millstream.anchoring.registry import OperationState, RegistryError, Version, Versions
 from millstream.anchoring.registry.filling import that_fit, write_what_fits
 from millstream.anchoring.sidetree import SIDETREE, BatchTooLargeError, Operation, resolve
+from millstream.core.cid import CidForm, form_of
 from millstream.testing.dids import Person, add_service
 
 Submit = Callable[..., list[str]]
@@ -159,6 +160,27 @@ def test_a_cut_whose_operations_were_changed_from_outside_is_not_anchored(sqlite
     with pytest.raises(AnchoringError, match="changed from outside"):
         registry.writer.cut(force=True)
     assert anchors(sqlite_fleet) == []
+
+
+@pytest.mark.parametrize("form", CidForm)
+def test_files_are_named_as_the_network_wants_and_a_cut_keeps_its_names(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch, form: CidForm
+) -> None:
+    sqlite_fleet.versions = Versions([Version("1.0", msgspec.structs.replace(SIDETREE, cid=form))])
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(3))
+    registry.queue.claim(10)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sqlite_fleet.ledger, "append", lambda *_a, **_k: (_ for _ in ()).throw(KeyboardInterrupt))
+        registry.writer.cut(force=True)
+    sqlite_fleet.versions = Versions()  # the setting is changed before the cut is taken up again
+    heir = sqlite_fleet.instance("heir")
+    heir.store.inherit("one", "heir")
+    assert len(heir.writer.recover()) == 1
+    assert sqlite_fleet.counts == {"observed": 3}
+    assert {form_of(name) for name in sqlite_fleet.files.cids()} == {
+        CidForm.UNIXFS_V0 if form == CidForm.UNIXFS_V0 else CidForm.RAW  # these files are of one chunk
+    }
 
 
 def test_a_batch_holds_the_operations_of_one_version(sqlite_fleet: Any, submit: Submit) -> None:

@@ -33,6 +33,7 @@ from millstream.anchoring.sidetree import (
     write_batch,
 )
 from millstream.anchoring.sidetree.operations import revive
+from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.retry import RetryPolicy
 
@@ -152,7 +153,8 @@ class OperationWriter:
 
     def _finish(self, cut: OpenCut, batch: WrittenBatch) -> LedgerEntry:
         """Take *cut* from where it stands to the end."""
-        self._cas.put_many(file.data for file in batch.files)  # again where it is anchored: a file may be lost since
+        # Again where it is anchored: a file may be lost since.
+        self._cas.put_many((file.data for file in batch.files), batch.cid)
         append = functools.partial(self._ledger.append, cut.anchor_string, after=cut.ledger_after)
         entry = _PATIENCE.call(append, self._store.database.clock)
         if cut.number is None:
@@ -165,13 +167,15 @@ class OperationWriter:
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:
         """The batch of *cut*, made again from its operations."""
         profile = self._versions.named(cut.version).profile
-        batch = write_batch([_revived(each, profile) for each in self._store.operations_of(cut)], profile)
-        if batch.anchor != cut.anchor_string:
-            raise AnchoringError(
-                f"cut {cut.cut} gives other files than when it was prepared: the registry's database was changed from "
-                "outside; restore it from a backup"
-            )
-        return batch
+        operations = [_revived(each, profile) for each in self._store.operations_of(cut)]
+        for form in sorted(CidForm, key=lambda form: form != profile.cid):  # the setting may have changed since
+            batch = write_batch(operations, msgspec.structs.replace(profile, cid=form))
+            if batch.anchor == cut.anchor_string:
+                return batch
+        raise AnchoringError(
+            f"cut {cut.cut} gives other files than when it was prepared: the registry's database was changed from "
+            "outside; restore it from a backup"
+        )
 
 
 def _revived(queued: QueuedOperation, profile: Profile) -> Operation:

@@ -19,7 +19,7 @@ from millstream.anchoring.sidetree.compressed import pack
 from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError
 from millstream.anchoring.sidetree.operations import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.core.cid import cid_of
+from millstream.core.cid import CidForm, cid_of
 
 CORE_INDEX, CORE_PROOF = "core index file", "core proof file"
 PROVISIONAL_INDEX, PROVISIONAL_PROOF = "provisional index file", "provisional proof file"
@@ -38,11 +38,15 @@ class NamedFile(msgspec.Struct, frozen=True):
 
 
 class WrittenBatch(msgspec.Struct, frozen=True):
-    """A batch on its way: what goes into the ledger, the files behind it, and the operations in anchored order."""
+    """A batch on its way: what goes into the ledger, the files behind it, and the operations in anchored order.
+
+    ``cid`` is the form of the files' names.
+    """
 
     anchor: str
     files: Sequence[NamedFile]
     operations: Sequence[Operation]
+    cid: CidForm
 
 
 def one_per_suffix(operations: Iterable[Operation]) -> tuple[list[Operation], list[Operation]]:
@@ -54,10 +58,9 @@ def one_per_suffix(operations: Iterable[Operation]) -> tuple[list[Operation], li
     return list(chosen.values()), later
 
 
-def write_batch(
-    operations: Sequence[Operation], profile: Profile, *, name: Callable[[bytes], str] = cid_of, lock: str | None = None
-) -> WrittenBatch:
-    """The files of *operations*, at most one for a suffix; *name* gives the URI of a file's bytes.
+def write_batch(operations: Sequence[Operation], profile: Profile, *, lock: str | None = None) -> WrittenBatch:
+    """The files of *operations*, at most one for a suffix, named by CIDs of the form that *profile* has.
+
 
     The same operations give the same bytes. *lock* is the writer's lock id, which is passed through. Raises
     :class:`BatchTooLargeError`, and :class:`BatchFileError` for a batch that no reader would take.
@@ -68,7 +71,7 @@ def write_batch(
 
     def add(kind: str, value: Any, limit: int) -> str:
         data = pack(value, kind, limit)
-        files.append(NamedFile(kind, name(data), data))
+        files.append(NamedFile(kind, cid_of(data, profile.cid), data))
         return files[-1].uri
 
     core: dict[str, Any] = {} if lock is None else {"writerLockId": lock}
@@ -80,7 +83,7 @@ def write_batch(
     core |= {"operations": references} if references else {}
     uri = add(CORE_INDEX, core, profile.max_core_index_bytes)
     ordered = [operation for kind in _ORDER for operation in by_type[kind]]
-    return WrittenBatch(f"{len(operations)}.{uri}", tuple(files), tuple(ordered))
+    return WrittenBatch(f"{len(operations)}.{uri}", tuple(files), tuple(ordered), profile.cid)
 
 
 def parse_anchor(text: str, profile: Profile) -> tuple[int, str]:

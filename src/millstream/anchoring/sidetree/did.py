@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.anchoring.sidetree.encoding import canonical, check_multihash, decode, encode, hash_of, hashes_to
 from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.json_patch import RESERVED
 from millstream.anchoring.sidetree.operations import Operation, OperationType, check_delta, check_suffix_data
 from millstream.anchoring.sidetree.patches import PURPOSES
 from millstream.anchoring.sidetree.profile import Profile
@@ -100,6 +101,7 @@ def _head(name: str) -> dict[str, Any]:
 
 def _document(name: str, state: DidState) -> dict[str, Any]:
     content, document = state.document, _head(name)
+    document |= {member: value for member, value in content.items() if member not in RESERVED}
     if "alsoKnownAs" in content:
         document["alsoKnownAs"] = content["alsoKnownAs"]
     if "services" in content:

@@ -1,6 +1,7 @@
 """Patches: how an operation changes the document of a DID (Sidetree v1.0, "DID State Patches").
 
-The document here is the state that patches work on: ``{"publicKeys": […], "services": […], "alsoKnownAs": […]}``.
+The document here is the state that patches work on: ``{"publicKeys": […], "services": […], "alsoKnownAs": […]}``, and
+other members where the network allows JSON patches.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any
 
 from millstream.anchoring.sidetree.encoding import is_base64url
 from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.json_patch import apply_json_patch, check_json_patch
 from millstream.anchoring.sidetree.profile import (
     ADD_KEYS,
     ADD_NAMES,
     ADD_SERVICES,
+    JSON_PATCH,
     REMOVE_KEYS,
     REMOVE_NAMES,
     REMOVE_SERVICES,
@@ -22,7 +25,7 @@ from millstream.anchoring.sidetree.profile import (
     Profile,
 )
 
-Document = dict[str, list[Any]]
+Document = dict[str, Any]
 
 MAX_ID_LENGTH = 50
 MAX_SERVICE_TYPE_LENGTH = 30
@@ -47,7 +50,10 @@ def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, An
 
 
 def apply_patches(document: Document, patches: Iterable[Mapping[str, Any]]) -> Document:
-    """*document* after *patches* (checked ones), in order; *document* itself stays as it is."""
+    """*document* after *patches* (checked ones), in order; *document* itself stays as it is.
+
+    Raises :class:`RequestError` where a JSON patch does not apply.
+    """
     for patch in patches:
         document = _APPLIERS[patch["action"]](document, patch)
     return document
@@ -160,6 +166,7 @@ _CHECKS: dict[str, tuple[str, Callable[[object], None]]] = {
     REMOVE_SERVICES: ("ids", _check_id_list),
     ADD_NAMES: ("uris", _check_uris),
     REMOVE_NAMES: ("uris", _check_uris),
+    JSON_PATCH: ("patches", lambda operations: check_json_patch(operations, PURPOSES)),
 }
 _APPLIERS: dict[str, Callable[[Document, Mapping[str, Any]], Document]] = {
     REPLACE: lambda _document, patch: dict(patch["document"]),
@@ -169,4 +176,5 @@ _APPLIERS: dict[str, Callable[[Document, Mapping[str, Any]], Document]] = {
     REMOVE_SERVICES: _drop("services"),
     ADD_NAMES: _add_names,
     REMOVE_NAMES: _remove_names,
+    JSON_PATCH: lambda document, patch: apply_json_patch(document, patch["patches"]),
 }

@@ -6,10 +6,16 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from millstream.core.cid import CidForm
+
 ADD_KEYS, REMOVE_KEYS = "add-public-keys", "remove-public-keys"
 ADD_SERVICES, REMOVE_SERVICES = "add-services", "remove-services"
 ADD_NAMES, REMOVE_NAMES = "add-also-known-as", "remove-also-known-as"
 REPLACE = "replace"
+JSON_PATCH = "ietf-json-patch"
+PATCH_ACTIONS = frozenset(
+    {ADD_KEYS, REMOVE_KEYS, ADD_SERVICES, REMOVE_SERVICES, ADD_NAMES, REMOVE_NAMES, REPLACE, JSON_PATCH}
+)
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -17,7 +23,8 @@ class Profile(msgspec.Struct, frozen=True):
 
     A file may have at most ``inflation`` times its limit once it is decompressed. ``header_members`` are the members
     that the header of a signature may have, ``extra_*`` the members that suffix data and signed payloads may have
-    beside those of the specification.
+    beside those of the specification. ``cid`` is how the files of a batch are named when they are written; readers take
+    any form.
     """
 
     name: str
@@ -41,6 +48,7 @@ class Profile(msgspec.Struct, frozen=True):
     ignore_unknown: bool = False
     extra_suffix_data: AbstractSet[str] = frozenset()
     extra_signed: AbstractSet[str] = frozenset()
+    cid: CidForm = CidForm.RAW
 
 
 SIDETREE = Profile("sidetree")

@@ -5,6 +5,7 @@ Pure: the same operations give the same state, whatever the order in which they 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -149,13 +150,18 @@ def _apply_deactivate(state: DidState, anchored: Anchored) -> DidState | None:
 
 
 def _with_delta(state: DidState, delta: Mapping[str, Any] | None, delta_hash: str) -> DidState:
-    """*state* after *delta*; as it is where the delta is not to be had or another one was signed."""
+    """*state* after *delta*; as it is where the delta is not to be had or another one was signed.
+
+    Where a patch does not apply none does, and the commitment moves on: the key was revealed.
+    """
     try:
         if delta is None or not hashes_to(delta, delta_hash):
             return state
     except RequestError:
         return state
-    document = apply_patches(state.document, delta["patches"])
+    document = state.document
+    with contextlib.suppress(RequestError):
+        document = apply_patches(document, delta["patches"])
     return msgspec.structs.replace(state, document=document, update_commitment=delta["updateCommitment"])
 
 
