@@ -20,13 +20,20 @@ from millstream.mill.audit_log import AuditLog
 from millstream.mill.audit_trail import AuditTrail
 from millstream.mill.auditor import AuditProcessor
 from millstream.mill.bit_log import BitLog
+from millstream.mill.brake import Brake, Budgets
 from millstream.mill.check_writer import CheckWriter
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.looping.bits import BitMorsel, BitNibbler
+from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
+from millstream.mill.looping.loop import Loop, Run
+from millstream.mill.looping.space_filter import SpaceFilter
+from millstream.mill.looping.state import StateFile
 from millstream.mill.manifest import Manifest
 from millstream.mill.monitor import Monitor
 from millstream.mill.notices import Command, Mail, Receiver, WebHook
-from millstream.mill.policy_repository import Policies
+from millstream.mill.policy_places import PolicyPlace
+from millstream.mill.policy_repository import Policies, PolicyRepository
 from millstream.mill.processor import Processor, Registry, Sink
 from millstream.mill.providers import Providers
 from millstream.mill.repair_log import RepairLog
@@ -81,6 +88,11 @@ class MillNode(abc.ABC):
     @abc.abstractmethod
     def policies(self) -> Policies:
         """The duplication policies, as they are now."""
+
+    @property
+    @abc.abstractmethod
+    def policy_place(self) -> PolicyPlace:
+        """Where the duplication policies lie."""
 
     @abc.abstractmethod
     def queue(self, name: str) -> WorkQueue:
@@ -166,7 +178,7 @@ class MillNode(abc.ABC):
         """A worker manager for the queues *names*, the first of them first."""
         providers, manifest, checker = self.providers, self.manifest, self.checker
         processors: dict[type[Any], Processor] = {
-            Duplicate: DuplicationProcessor(providers, manifest),
+            Duplicate: DuplicationProcessor(providers, manifest, self.brake),
             BitCheck: BitCheckProcessor(checker),
             BitError: BitErrorProcessor(checker, self.repairer, self.audit_trail),
             BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, self.reporter),
@@ -183,6 +195,51 @@ class MillNode(abc.ABC):
             WorkerSettings(threads=mill.workers, visibility=mill.visibility / MICROSECONDS),
             on_progress=on_progress,
         )
+
+    @cached_property
+    def brake(self) -> Brake:
+        """Holds mass deletes and mass changes of copies for a person's approval."""
+        limits = self.settings.mill.brake
+        budgets = Budgets(limits.deletes, limits.changes, limits.least, limits.window, limits.approval)
+        return Brake(self.database, self.clock, self.manifest.count, budgets)
+
+    def duplication_loop(
+        self,
+        spaces: SpaceFilter,
+        *,
+        only_differences: bool = False,
+        on_progress: Callable[[Run], None] | None = None,
+    ) -> tuple[Loop[DuplicationMorsel], DuplicationNibbler]:
+        """The looping duplication producer of *spaces*; with *only_differences* it leaves out what is the same."""
+        queue, settings = self.queue(QueueName.DUPLICATION_LOW), self.settings.mill.produce
+        nibbler = DuplicationNibbler(
+            PolicyRepository(self.policy_place).load,
+            self.providers,
+            self.manifest,
+            queue,
+            brake=self.brake,
+            only_differences=only_differences or settings.only_differences,
+            spaces=spaces,
+        )
+        file = StateFile(self.folder / "producers" / "duplication.json", DuplicationMorsel)
+        limits = {"frequency": settings.duplication_frequency, "most": settings.duplication_most}
+        return Loop(file, nibbler, queue, self.clock, on_progress=on_progress, **limits), nibbler
+
+    def bit_loop(self, spaces: SpaceFilter, *, on_progress: Callable[[Run], None] | None = None) -> Loop[BitMorsel]:
+        """The looping bit producer of *spaces*."""
+        queue, settings = self.queue(QueueName.BIT_INTEGRITY), self.settings.mill.produce
+        nibbler = BitNibbler(
+            self.providers,
+            self.manifest,
+            queue,
+            self.queue(QueueName.BIT_REPORT),
+            self.clock,
+            spaces=spaces,
+            account=self.settings.mill.account,
+        )
+        file = StateFile(self.folder / "producers" / "bits.json", BitMorsel)
+        limits = {"frequency": settings.bits_frequency, "most": settings.bits_most}
+        return Loop(file, nibbler, queue, self.clock, on_progress=on_progress, **limits)
 
     def monitor(self, *names: QueueName) -> Monitor:
         """Watches the queues *names*, and tells whom the settings name of alarms."""

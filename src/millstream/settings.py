@@ -212,6 +212,34 @@ class AlarmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     smtp_port: int = 25
 
 
+class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The looping producers. A loop over every space begins each ``…_frequency`` (0 switches new ones off); a run ends
+    when its queue has ``…_most`` tasks. Producers that are not called by cron look again after ``…_every``.
+
+    With ``only_differences`` what is the same at both ends is not put on the queue.
+    """
+
+    duplication_frequency: Duration = Duration(30 * _UNITS["d"])
+    duplication_most: int = 10_000
+    duplication_every: Duration = Duration(10 * _UNITS["m"])
+    only_differences: bool = False
+    bits_frequency: Duration = Duration(30 * _UNITS["d"])
+    bits_most: int = 10_000
+    bits_every: Duration = Duration(7 * _UNITS["m"])
+
+
+class BrakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The loss brake: the share of a space's copies that may be deleted, or replaced by other bytes, within ``window``
+    before a person is asked; ``least`` of them may in any case. An approval is good for ``approval``.
+    """
+
+    deletes: float = 0.05
+    changes: float = 0.25
+    least: int = 100
+    window: Duration = Duration(24 * _UNITS["h"])
+    approval: Duration = Duration(7 * _UNITS["d"])
+
+
 class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bulk tasks. ``policies`` is the folder of the policy files, or ``STORE:SPACE`` for a space of a store.
 
@@ -223,6 +251,8 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policies: str = ""
     workers: int = 8
     alarms: AlarmSettings = AlarmSettings()
+    produce: ProduceSettings = ProduceSettings()
+    brake: BrakeSettings = BrakeSettings()
     visibility: Duration = Duration(60 * MICROSECONDS)
 
 
@@ -415,12 +445,21 @@ def _from(origins: Mapping[str, str], section: str) -> str:
 
 _DURATIONS = {("batching", "window"), ("batching", "max_delay"), ("batching", "leap"), ("batching", "grace")}
 _DURATIONS |= {("mill", "visibility")}
-_DURATIONS |= {("registry", field.name) for field in msgspec.structs.fields(RegistrySettings) if field.type == Duration}
+_DURATIONS |= {
+    (section, field.name)
+    for section, settings in (
+        ("registry", RegistrySettings), ("mill.produce", ProduceSettings), ("mill.brake", BrakeSettings)
+    )
+    for field in msgspec.structs.fields(settings)
+    if field.type == Duration
+}  # fmt: skip
 
 
 def _with_durations(values: dict[str, Any]) -> dict[str, Any]:
     for section, key in _DURATIONS:
-        inner = values.get(section)
+        inner: Any = values
+        for name in section.split("."):
+            inner = inner.get(name) if isinstance(inner, dict) else None
         if isinstance(inner, dict):
             _parse_member(inner, key, f"{section}.{key}")
     batching = values.get("batching")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from millstream.cli.mill_approve import approve
 from millstream.cli.mill_audit import audit, reconcile
 from millstream.cli.mill_check import check, repair
 from millstream.cli.mill_duplicate import duplicate, forget
 from millstream.cli.mill_policy import policy
+from millstream.cli.mill_produce import produce
 from millstream.cli.mill_report import report, statistics
 from millstream.cli.mill_work import work
 
@@ -17,5 +19,18 @@ def mill() -> None:
     """Duplicate by policy, check every bit, repair, report."""
 
 
-for command in (policy, duplicate, check, repair, report, statistics, work, forget, audit, reconcile):
+for command in (
+    policy,
+    produce,
+    duplicate,
+    approve,
+    check,
+    repair,
+    report,
+    statistics,
+    work,
+    forget,
+    audit,
+    reconcile,
+):
     mill.add_command(command)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_progress import print_tally, work_off
 from millstream.mill.manifest import Event
-from millstream.mill.producer import Plan, duplication_rounds, plan_space_duplication
+from millstream.mill.producer import duplication_rounds, plan_space_duplication
 from millstream.mill.recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
@@ -24,21 +24,28 @@ from millstream.settings import Settings
 @data_options
 @json_option
 def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: bool, as_json: bool) -> int:
-    """Copy by policy what differs, until nothing is left to do. Exit code 1 if a task died."""
-    dead = 0
+    """Copy by policy what differs, until nothing is left to do.
+
+    A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). Exit
+    code 1 if a task died, 5 if a space is held.
+    """
+    dead = held = 0
     with Node.open(settings) as node:
         for pairs in duplication_rounds(node.policies, node.providers, space):
             queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
             for pair, name in pairs:
                 if not dry_run:
                     record_space(node.providers, node.manifest, pair.source, name)
-                plan = plan_space_duplication(node.providers, node.manifest, pair, name, queue, everything=everything)
+                plan = plan_space_duplication(
+                    node.providers, node.manifest, pair, name, queue, everything=everything, brake=node.brake
+                )
                 print_plan(plan, as_json)
+                held += plan.hold is not None
             if not dry_run:
                 tally = work_off(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
                 print_tally(tally, as_json)
                 dead += tally.dead
-    return 1 if dead else 0
+    return 1 if dead else HELD if held else 0
 
 
 @click.command()
@@ -56,16 +63,3 @@ def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str
         print_json({"tombstones": len(content_ids)})
     else:
         click.echo(f"{len(content_ids)} tombstones recorded; `millstream mill duplicate` deletes the copies")
-
-
-def print_plan(plan: Plan, as_json: bool) -> None:
-    if as_json:
-        print_json({"tasks": plan.tasks, **msgspec.to_builtins(plan)})
-        return
-    click.echo(
-        f"{plan.space} {plan.pair}: {plan.copies:,} to copy, {plan.changes:,} to compare, {plan.deletes:,} to delete, "
-        f"{plan.same:,} unchanged; {size_text(plan.bytes)} to read"
-    )
-    if plan.held:
-        names = ", ".join(plan.held_examples) + (" …" if plan.held > len(plan.held_examples) else "")
-        click.echo(f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}")

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
-from millstream.cli.mill_duplicate import print_plan
+from millstream.cli.mill_plans import print_plan
 from millstream.mill.policy import Policy, encode_policy, policy_file
 from millstream.mill.policy_lint import lint_policy
 from millstream.mill.policy_places import MAX_BYTES

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
+from millstream.mill.brake import Brake, Kind
 from millstream.mill.duplication import Act, Action, End, Record, Side, clean_properties, decide
 from millstream.mill.errors import DuplicationError, NoAnswerError
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.place import Place
+from millstream.mill.policy import Pair
 from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
@@ -31,13 +34,16 @@ class _Ends(Side, frozen=True):
 class DuplicationProcessor:
     """Takes :class:`Duplicate` tasks to their end.
 
-    The source is only read. What was copied, deleted or found in place is recorded in the manifest for the
-    destination; what the manifest says of the source is written by whoever writes to the source.
+    The source is only read. Deletes, and copies in the place of other recorded bytes, are made within the budget of
+    *brake*, where there is one; a task that it holds is done, and found again once a person approves. What was copied,
+    deleted or found in place is recorded in the manifest for the destination; what the manifest says of the source is
+    written by whoever writes to the source.
     """
 
-    def __init__(self, providers: Providers, manifest: Manifest) -> None:
+    def __init__(self, providers: Providers, manifest: Manifest, brake: Brake | None = None) -> None:
         self._providers = providers
         self._manifest = manifest
+        self._brake = brake
 
     def process(self, task: Duplicate, attempt: int) -> Result:  # noqa: ARG002
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
@@ -49,7 +55,10 @@ class DuplicationProcessor:
         if action.act in (Act.FAIL, Act.RETRY):
             raise _failure(task, action, source.error or destination.error)
         try:
-            events = self._act(action, task, source, destination)
+            with self._braked(action, task, source) as hold:
+                if hold is not None:
+                    return Result(f"{action.row} held under number {hold} until it is approved: {action.reason}")
+                events = self._act(action, task, source, destination)
         except RefusedError as error:
             if action.act != Act.SET_PROPERTIES:
                 raise
@@ -86,6 +95,32 @@ class DuplicationProcessor:
         if row is None:
             return Record.NONE
         return Record.DELETED if row.deleted else Record.LIVE
+
+    @contextlib.contextmanager
+    def _braked(self, action: Action, task: Duplicate, source: _Ends) -> Iterator[int | None]:
+        """Count the action against the budget while it is done; the number of the hold where that is used up."""
+        kind = self._loss(action, task, source)
+        if self._brake is None or kind is None:
+            yield None
+            return
+        pair = Pair(task.source, task.destination)
+        hold = self._brake.spend(pair, task.space, kind)
+        try:
+            yield hold
+        except BaseException:
+            if hold is None:
+                self._brake.refund(pair, task.space, kind)
+            raise
+
+    def _loss(self, action: Action, task: Duplicate, source: _Ends) -> Kind | None:
+        """What the destination would lose by *action*."""
+        if action.act == Act.DELETE:
+            return "deletes"
+        if action.row != "D11":
+            return None
+        row = self._manifest.get(task.destination, task.space, task.content_id)
+        recorded = row is not None and not row.deleted and row.sha256 not in (None, source.sha256)
+        return "changes" if recorded else None
 
     def _act(self, action: Action, task: Duplicate, source: _Ends, destination: _Ends) -> tuple[Event, ...]:
         if action.act == Act.CREATE_SPACE:

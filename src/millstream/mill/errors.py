@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.core.errors import InputError, MillstreamError, NotFoundError
+from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
 
 
 class MillError(MillstreamError):
@@ -23,6 +23,22 @@ class UnknownStoreError(MillError, NotFoundError):
 
 class UnknownSpaceError(MillError, NotFoundError):
     """There is no such space, neither in a store nor in the manifest."""
+
+
+class FilterError(MillError, InputError):
+    """The list of spaces cannot be used as it is."""
+
+
+class ProducerStateError(MillError, InputError):
+    """The state file of a producer cannot be used."""
+
+
+class ProducerBusyError(MillError, BusyError):
+    """Another process is at the same loop."""
+
+
+class UnknownHoldError(MillError, NotFoundError):
+    """Nothing waits for an approval under this number."""
 
 
 class DuplicationError(MillError):

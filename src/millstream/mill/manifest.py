@@ -185,9 +185,8 @@ class Manifest:
         query = _narrow(sa.select(_manifest), store, space).where(_manifest.c.content_id > after)
         return list(self._select(query.order_by(_manifest.c.content_id).limit(limit)))
 
-    def scan(self, store: str, space: str) -> Iterator[ManifestRow]:
-        """Every row of a space, tombstones included, page by page in the order of the ids."""
-        after = ""
+    def scan(self, store: str, space: str, *, after: str = "") -> Iterator[ManifestRow]:
+        """Every row of a space above *after*, tombstones included, page by page in the order of the ids."""
         while rows := self.page(store, space, after=after):
             yield from rows
             after = rows[-1].content_id

@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-import enum
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
-from millstream.mill.joining import Joined, groups, outer_join
-from millstream.mill.manifest import Manifest, ManifestRow
+from millstream.mill.brake import Brake
+from millstream.mill.differences import Difference, Found, Plan, differences, survey
+from millstream.mill.joining import groups
+from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair, Policy
 from millstream.mill.policy_repository import Policies
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.queue.protocol import WorkQueue
-from millstream.stores.protocol import Entry
 
 GROUP = 1000
 """Tasks put on the queue together (seed document: "it will only add 1000 items at a time")."""
-
-EXAMPLES = 10
-
-
-class Difference(enum.StrEnum):
-    """How an item differs between source and destination."""
-
-    COPY = "copy"  # the destination has not got it
-    CHANGE = "change"  # it may have changed at the source
-    SAME = "same"
-    DELETE = "delete"  # only the destination has it, and the manifest has its tombstone
-    HELD = "held"  # only the destination has it, and nothing says that it was deleted
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """What was found for one pair of stores and one space, in items.
-
-    ``bytes`` are those of the items to copy and to compare. ``held`` items are only at the destination and have no
-    tombstone, so nothing may be deleted (promise P8): record their deletion, or put them back at the source.
-    ``held_examples`` names the first of them.
-    """
-
-    pair: Pair
-    space: str
-    copies: int = 0
-    changes: int = 0
-    deletes: int = 0
-    same: int = 0
-    held: int = 0
-    held_examples: tuple[str, ...] = ()
-    bytes: int = 0
-
-    @property
-    def tasks(self) -> int:
-        """Tasks that were put on the queue, or in a dry run would have been."""
-        return self.copies + self.changes + self.deletes
-
-
-class _Found(NamedTuple):
-    """An item of a space, how it differs, and its bytes at the source."""
-
-    name: str
-    kind: Difference
-    size: int
 
 
 def plan_space_duplication(
@@ -74,39 +28,46 @@ def plan_space_duplication(
     queue: WorkQueue | None,
     *,
     everything: bool = False,
+    brake: Brake | None = None,
 ) -> Plan:
     """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
 
-    All deletes come before all copies; last comes a task for the space itself where one end has not got it. Two items
-    are the same where their sizes agree and the manifest has one checksum for both that is no older than the source's
-    last change; with *everything* they are put on the queue all the same, as the document's looping producer does.
-    Without a queue this is a dry run.
+    All deletes come before all copies; last comes a task for the space itself where one end has not got it. With
+    *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
+    Nothing is put on it where *brake* holds the plan. Without a queue this is a dry run.
     """
-    counts: Counter[Difference] = Counter()
-    examples: list[str] = []
-    size = 0
-    queued = {Difference.COPY, Difference.CHANGE, Difference.DELETE} | ({Difference.SAME} if everything else set())
-    for wanted in ({Difference.DELETE, Difference.HELD}, {Difference.COPY, Difference.CHANGE, Difference.SAME}):
-        found = (one for one in _differences(providers, manifest, pair, space) if one.kind in wanted)
-        for group in groups(found, GROUP):
-            counts.update(one.kind for one in group)
-            examples += [one.name for one in group if one.kind == Difference.HELD][: EXAMPLES - len(examples)]
-            chosen = [one for one in group if one.kind in queued]
-            size += sum(one.size for one in chosen if one.kind != Difference.DELETE)
-            _put(queue, pair, space, [one.name for one in chosen])
-    if not all(_has_space(providers, store, space) for store in (pair.source, pair.destination)):
-        _put(queue, pair, space, [""])
-    return Plan(
-        pair,
-        space,
-        copies=counts[Difference.COPY],
-        changes=counts[Difference.CHANGE] + (counts[Difference.SAME] if everything else 0),
-        deletes=counts[Difference.DELETE],
-        same=0 if everything else counts[Difference.SAME],
-        held=counts[Difference.HELD],
-        held_examples=tuple(examples),
-        bytes=size,
-    )
+    plan = survey(providers, manifest, pair, space, everything=everything)
+    if queue is None:
+        return plan
+    hold = brake.check(plan) if brake is not None else None
+    if hold is not None:
+        return msgspec.structs.replace(plan, hold=hold)
+    if plan.deletes:
+        put_deletes(providers, manifest, pair, space, queue)
+    if plan.copies or plan.changes:
+        kinds = {Difference.COPY, Difference.CHANGE} | ({Difference.SAME} if everything else set())
+        _put_found(differences(providers, manifest, pair, space), kinds, pair, space, queue)
+    put_space(providers, pair, space, queue)
+    return plan
+
+
+def put_deletes(providers: Providers, manifest: Manifest, pair: Pair, space: str, queue: WorkQueue) -> int:
+    """A task for each item that only the destination has, and whose deletion is recorded; how many they were."""
+    return _put_found(differences(providers, manifest, pair, space), {Difference.DELETE}, pair, space, queue)
+
+
+def put_items(pair: Pair, space: str, names: Sequence[str], queue: WorkQueue) -> None:
+    """A task for each of *names*, in one go."""
+    if names:
+        queue.put([encode_task(Duplicate(pair.source, pair.destination, space, name)) for name in names])
+
+
+def put_space(providers: Providers, pair: Pair, space: str, queue: WorkQueue) -> bool:
+    """A task for the space itself where one end has not got it; whether there was one."""
+    lacking = not all(_has_space(providers, store, space) for store in (pair.source, pair.destination))
+    if lacking:
+        put_items(pair, space, [""], queue)
+    return lacking
 
 
 def duplication_rounds(
@@ -141,31 +102,9 @@ def _has_space(providers: Providers, store: str, space: str) -> bool:
     return providers.call(lambda: providers[store].has_space(space))
 
 
-def _differences(providers: Providers, manifest: Manifest, pair: Pair, space: str) -> Iterator[_Found]:
-    listed = outer_join(providers.entries(pair.source, space), providers.entries(pair.destination, space))
-    recorded = outer_join(manifest.scan(pair.source, space), manifest.scan(pair.destination, space))
-    for content_id, entries, rows in outer_join(listed, recorded):
-        if entries is not None:
-            yield _Found(content_id, _compare(entries, rows), entries.left.size if entries.left is not None else 0)
-
-
-def _compare(entries: Joined[Entry, Entry], rows: Joined[ManifestRow, ManifestRow] | None) -> Difference:
-    row = rows.left if rows is not None else None
-    if entries.left is None:
-        return Difference.DELETE if row is not None and row.deleted else Difference.HELD
-    if entries.right is None:
-        return Difference.COPY
-    copied = rows.right if rows is not None else None
-    return Difference.SAME if _same(entries.left, entries.right, row, copied) else Difference.CHANGE
-
-
-def _same(source: Entry, copy: Entry, row: ManifestRow | None, copied: ManifestRow | None) -> bool:
-    if row is None or copied is None or row.deleted or copied.deleted:
-        return False
-    unchanged = source.modified is None or source.modified <= row.modified
-    return unchanged and source.size == copy.size and row.sha256 is not None and row.sha256 == copied.sha256
-
-
-def _put(queue: WorkQueue | None, pair: Pair, space: str, names: list[str]) -> None:
-    if queue is not None and names:
-        queue.put([encode_task(Duplicate(pair.source, pair.destination, space, name)) for name in names])
+def _put_found(found: Iterable[Found], kinds: Container[Difference], pair: Pair, space: str, queue: WorkQueue) -> int:
+    count = 0
+    for group in groups((one.name for one in found if one.kind in kinds), GROUP):
+        put_items(pair, space, group, queue)
+        count += len(group)
+    return count

@@ -72,12 +72,11 @@ class Providers(Mapping[str, Store]):
 
         return self.call(read)
 
-    def entries(self, store: str, space: str, *, chunk: int = 1000) -> Iterator[Entry]:
-        """Every entry of a space in the order of the ids' bytes, *chunk* a call; none where there is no space."""
+    def entries(self, store: str, space: str, *, after: str = "", chunk: int = 1000) -> Iterator[Entry]:
+        """Every entry above *after* in the order of the ids' bytes, *chunk* a call; none where there is no space."""
         provider = self[store]
         if not self.call(lambda: provider.has_space(space)):
             return
-        after = ""
         while True:
             found = self.call(partial(provider.entries, space, after=after, limit=chunk))
             yield from found

@@ -41,7 +41,7 @@ def check_space(
     writer = writer or CheckWriter(manifest)
     with ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool:
         try:
-            for group in groups(_items(providers, manifest, store, space), GROUP):
+            for group in groups(items_to_check(providers, manifest, store, space), GROUP):
                 audit = checker.audit_sums(store, space, [name for name, _ in group])
 
                 def check(item: tuple[str, ManifestRow | None], audit: Mapping[str, str | None] = audit) -> Checked:
@@ -58,10 +58,11 @@ def check_space(
     return tally
 
 
-def _items(
-    providers: Providers, manifest: Manifest, store: str, space: str
+def items_to_check(
+    providers: Providers, manifest: Manifest, store: str, space: str, *, after: str = ""
 ) -> Iterator[tuple[str, ManifestRow | None]]:
-    """What there is to check: all that is listed, and all that the manifest says should be."""
-    for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan(store, space)):
+    """What there is to check above *after*: all that is listed, and all that the manifest says should be."""
+    listed, known = providers.entries(store, space, after=after), manifest.scan(store, space, after=after)
+    for content_id, entry, row in outer_join(listed, known):
         if entry is not None or (row is not None and not row.deleted):
             yield content_id, row

@@ -1,0 +1,50 @@
+"""``millstream mill approve``: what the loss brake holds, and letting it go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.mill_plans import HELD
+from millstream.mill.brake import Hold
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@click.command()
+@click.argument("numbers", nargs=-1, type=click.IntRange(1))
+@click.option("--all", "everything", is_flag=True, help="Approve everything that is held.")
+@data_options
+@json_option
+def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_json: bool) -> int:
+    """Print what the loss brake holds, or approve what is held under NUMBERS.
+
+    The brake holds a space where more copies would be deleted or replaced than its budget allows (settings
+    mill.brake), or whose source lists nothing. What is approved goes on with the next `millstream mill duplicate` or
+    loop of the producer. Exit code 5 where something is held and nothing was approved.
+    """
+    if numbers and everything:
+        raise click.UsageError("name numbers, or --all")
+    with Node.open(settings) as node:
+        if not numbers and not everything:
+            holds = node.brake.holds()
+            for hold in holds:
+                _print(hold, as_json)
+            return HELD if holds else 0
+        for hold in node.brake.approve(None if everything else numbers):
+            _print(hold, as_json)
+    return 0
+
+
+def _print(hold: Hold, as_json: bool) -> None:
+    if as_json:
+        print_json(hold)
+        return
+    state = "held" if hold.approved_at is None else "approved"
+    click.echo(f"{hold.number}  {state}  {hold.space} {hold.pair}: {hold.reason}")
+    click.echo(
+        f"   {hold.deletes:,} to delete, {hold.changes:,} to replace, "
+        f"{hold.vanished:,} without an original or a record of its deletion"
+    )

@@ -1,0 +1,41 @@
+"""How a plan of duplication is printed."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from millstream.cli.common import print_json, size_text
+from millstream.mill.differences import Plan
+
+HELD = 5
+"""The exit code where something waits for an approval."""
+
+
+def print_plan(plan: Plan, as_json: bool) -> None:
+    """The counts of *plan*, and what of it is held."""
+    if as_json:
+        print_json({"tasks": plan.tasks, **msgspec.to_builtins(plan)})
+        return
+    click.echo(
+        f"{plan.space} {plan.pair}: {plan.copies:,} to copy, {plan.changes:,} to compare, {plan.deletes:,} to delete, "
+        f"{plan.same:,} unchanged; {size_text(plan.bytes)} to read"
+    )
+    _print_what_is_held(plan)
+
+
+def print_held(plan: Plan, as_json: bool) -> None:
+    """What of *plan* is held."""
+    if as_json:
+        print_json({"held_plan": plan})
+        return
+    click.echo(f"{plan.space} {plan.pair}:")
+    _print_what_is_held(plan)
+
+
+def _print_what_is_held(plan: Plan) -> None:
+    if plan.held:
+        names = ", ".join(plan.held_examples) + (" …" if plan.held > len(plan.held_examples) else "")
+        click.echo(f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}")
+    if plan.hold is not None:
+        click.echo(f"  HELD as a whole under number {plan.hold}: see `millstream mill approve`")

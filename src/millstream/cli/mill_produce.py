@@ -1,0 +1,141 @@
+"""``millstream mill produce``: the looping producers, once for cron or again and again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.mill_plans import print_held
+from millstream.cli.mill_progress import progress_bar
+from millstream.cli.stopping import stop_on_signals
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.mill.looping.loop import Loop, Outcome, Run
+from millstream.mill.looping.space_filter import SpaceFilter, read_patterns
+from millstream.node import Node
+from millstream.settings import Settings
+
+EXIT_CODES = {Outcome.FAILED: 1, Outcome.QUEUE_FULL: 10, Outcome.NOT_DUE: 11, Outcome.WAITING: 12}
+"""Exit codes of a run with ``--once``; the others end with 0, or with 1 where a space failed."""
+
+
+def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* what both producers are told."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    for option in (
+        click.option("--once", is_flag=True, help="Make one run, for cron."),
+        click.option("--include", type=path, metavar="FILE", help="Only spaces that match a line of FILE."),
+        click.option("--exclude", type=path, metavar="FILE", help="No spaces that match a line of FILE."),
+        data_options,
+        json_option,
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def produce() -> None:
+    """Put tasks for every space on the queues, a loop over all of them at a time.
+
+    Without --once a producer looks again every few minutes until it is stopped. With it, it makes one run and ends
+    with 0 when its loop is done, 10 when the queue is full, 11 when no loop is due, 12 when workers have to end their
+    tasks first, and 1 when a space failed. What is left is gone on with by the next run.
+
+    A line of FILE is /account/store/space; each part is a name, the beginning of one with a * behind it, or *.
+    """
+
+
+@produce.command()
+@click.option("--differences", is_flag=True, help="Put only on the queue what seems to differ.")
+@producer_options
+def duplication(
+    settings: Settings, differences: bool, once: bool, include: Path | None, exclude: Path | None, as_json: bool
+) -> int:
+    """Put every item of every space that a policy names on the low-priority queue, deletes before copies.
+
+    A space of which too much would be deleted or replaced is held (see `millstream mill approve`).
+    """
+    spaces = _filter(include, exclude)
+    with Node.open(settings) as node, _drawn() as draw:
+        loop, nibbler = node.duplication_loop(spaces, only_differences=differences, on_progress=draw)
+
+        def tell() -> None:
+            while nibbler.held:
+                print_held(nibbler.held.pop(0), as_json)
+            while nibbler.skipped:
+                click.echo(f"{nibbler.skipped.pop(0)}: skipped, since a store of it is not configured", err=True)
+
+        every = settings.mill.produce.duplication_every
+        return _make_runs(loop, node.clock, every, tell=tell, once=once, as_json=as_json)
+
+
+@produce.command()
+@producer_options
+def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
+    """Put a check of every item of every space on the bit integrity queue, and a report when those of a space ended."""
+    spaces = _filter(include, exclude)
+    with Node.open(settings) as node, _drawn() as draw:
+        loop = node.bit_loop(spaces, on_progress=draw)
+        return _make_runs(loop, node.clock, settings.mill.produce.bits_every, once=once, as_json=as_json)
+
+
+def _make_runs(
+    loop: Loop[Any],
+    clock: Clock,
+    every: int,
+    *,
+    once: bool,
+    as_json: bool,
+    tell: Callable[[], None] = lambda: None,
+) -> int:
+    """Make one run, or one every *every* microseconds until stopped; the exit code."""
+    stopping = stop_on_signals()
+    while True:
+        run = loop.run(stopping)
+        tell()
+        _print_run(run, as_json)
+        if once:
+            return EXIT_CODES.get(run.outcome, 1 if run.failures else 0)
+        until = clock.monotonic() + every / MICROSECONDS
+        while not stopping() and clock.monotonic() < until:
+            clock.sleep(min(1.0, every / MICROSECONDS))
+        if stopping():
+            return 0
+
+
+def _filter(include: Path | None, exclude: Path | None) -> SpaceFilter:
+    return SpaceFilter(read_patterns(include) if include else (), read_patterns(exclude) if exclude else ())
+
+
+@contextlib.contextmanager
+def _drawn() -> Iterator[Callable[[Run], None]]:
+    """A bar of the spaces that are finished in this run, on a terminal; what is to be called after each bite."""
+    with progress_bar(not is_terminal()) as progress:
+        bar = progress.add_task("spaces", total=None)
+        most = 0
+
+        def draw(run: Run) -> None:
+            nonlocal most
+            most = max(most, run.left)
+            text = f"{run.tasks:,} tasks; spaces"
+            progress.update(bar, total=most, completed=most - run.left, description=text)
+
+        yield draw
+
+
+def _print_run(run: Run, as_json: bool) -> None:
+    if as_json:
+        print_json({name: value for name, value in msgspec.to_builtins(run).items() if value not in ([], None)})
+        return
+    for failure in run.failures:
+        click.echo(f"{failure.what}: {failure.error}", err=True)
+    due = ""
+    if run.next_at is not None:
+        due = f"; the next loop is due {datetime.fromtimestamp(run.next_at / MICROSECONDS, UTC):%Y-%m-%d %H:%M} UTC"
+    click.echo(f"{run.outcome.value}: {run.tasks:,} tasks put on the queue, {run.left:,} spaces left{due}")

@@ -1,0 +1,111 @@
+"""The looping bit producer (seed document, "Looping Bit Task Producer").
+
+The spaces of all stores have their turn one after the other, a thousand items at a time. When all checks of a space
+have ended, a report on it is asked for: how the others stand does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.mill.looping.loop import Bite
+from millstream.mill.looping.space_filter import SpaceFilter
+from millstream.mill.looping.state import AnyMorsel
+from millstream.mill.manifest import Manifest
+from millstream.mill.providers import Providers, is_system
+from millstream.mill.sweep import items_to_check
+from millstream.mill.tasks import BitCheck, BitReport, encode_task
+from millstream.queue.protocol import WorkQueue
+
+GROUP = 1000
+"""Items that are put on the queue in one turn."""
+
+
+class BitMorsel(AnyMorsel, frozen=True, kw_only=True):
+    """A space to check. ``listed`` items up to ``marker`` are on the queue, since ``since`` (microseconds, UTC).
+
+    ``open_ranges`` are the first and last ids of the tasks that may not have ended; ``queued``: all items are on it.
+    """
+
+    store: str
+    space: str
+    marker: str = ""
+    since: int | None = None
+    listed: int = 0
+    queued: bool = False
+    open_ranges: tuple[tuple[int, int], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.store}/{self.space}"
+
+
+class BitNibbler:
+    """Puts a check of every item of every space that *spaces* takes on *queue*, and reports on *reports*.
+
+    *account* is the name by which patterns of *spaces* know this installation.
+    """
+
+    def __init__(
+        self,
+        providers: Providers,
+        manifest: Manifest,
+        queue: WorkQueue,
+        reports: WorkQueue,
+        clock: Clock,
+        *,
+        spaces: SpaceFilter = SpaceFilter(),  # noqa: B008  (frozen)
+        account: str = "local",
+    ) -> None:
+        self._providers, self._manifest, self._clock = providers, manifest, clock
+        self._queue, self._reports = queue, reports
+        self._spaces, self._account = spaces, account
+
+    def morsels(self) -> Sequence[BitMorsel]:
+        """Every space that a store lists or the manifest knows, but for those of the system."""
+        known = set(self._manifest.spaces())
+        for store in self._providers:
+            known |= {(store, space) for space in self._providers.call(self._providers[store].spaces)}
+        return [
+            BitMorsel(store=store, space=space)
+            for store, space in sorted(known)
+            if not is_system(space) and self._spaces.takes(self._account, store, space)
+        ]
+
+    def nibble(self, morsel: BitMorsel, started_at: int) -> Bite[BitMorsel]:  # noqa: ARG002
+        """The next checks, or the report when the last has ended."""
+        return self._report(morsel) if morsel.queued else self._checks(morsel)
+
+    def give_up(self, morsel: BitMorsel, started_at: int, error: str) -> None:
+        """The space gets a report that cannot say SUCCESS."""
+        since = morsel.since if morsel.since is not None else started_at
+        self._put_report(BitReport(morsel.store, morsel.space, since, morsel.listed, f"the listing broke off: {error}"))
+
+    def _checks(self, morsel: BitMorsel) -> Bite[BitMorsel]:
+        since = self._clock.now() if morsel.since is None else morsel.since
+        found = items_to_check(self._providers, self._manifest, morsel.store, morsel.space, after=morsel.marker)
+        names = [name for name, _ in islice(found, GROUP)]
+        ids = self._queue.put([encode_task(BitCheck(morsel.store, morsel.space, name)) for name in names])
+        left = msgspec.structs.replace(
+            morsel,
+            marker=names[-1] if names else morsel.marker,
+            since=since,
+            listed=morsel.listed + len(names),
+            queued=len(names) < GROUP,
+            open_ranges=(*morsel.open_ranges, (ids[0], ids[-1])) if ids else morsel.open_ranges,
+            failures=0,
+        )
+        return Bite(left, len(names))
+
+    def _report(self, morsel: BitMorsel) -> Bite[BitMorsel]:
+        still = tuple(ends for ends in morsel.open_ranges if self._queue.unsettled(*ends))
+        if still:
+            return Bite(msgspec.structs.replace(morsel, open_ranges=still), moved=False)
+        self._put_report(BitReport(morsel.store, morsel.space, morsel.since or 0, morsel.listed))
+        return Bite(None, 1)
+
+    def _put_report(self, report: BitReport) -> None:
+        self._reports.put([encode_task(report)])

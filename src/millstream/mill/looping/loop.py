@@ -1,0 +1,164 @@
+"""The loop of a producer: bite after bite off the morsels in turn, until the queue is full or nothing is left."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.mill.errors import UnknownStoreError
+from millstream.mill.looping.state import LoopState, Morsel, Start, StateFile, decide_start
+from millstream.queue.protocol import WorkQueue
+from millstream.stores.protocol import StoreError
+
+MOST_FAILURES = 3
+"""Runs in which a morsel may fail before its loop goes on without it."""
+
+
+class Outcome(enum.StrEnum):
+    """How a run ended."""
+
+    DONE = "done"  # the loop came to its end
+    NOT_DUE = "not-due"  # the next loop is not due, or loops are switched off
+    QUEUE_FULL = "queue-full"
+    WAITING = "waiting"  # everything is on the queue, and workers have not done it yet
+    FAILED = "failed"  # all that is left has failed in this run
+    STOPPED = "stopped"
+
+
+class Bite(msgspec.Struct, Generic[Morsel], frozen=True):
+    """What one bite came to. ``left`` is the morsel as it is now, None where it is finished.
+
+    With ``again`` it is its turn once more. Without ``moved`` nothing could be done: it waits for workers.
+    """
+
+    left: Morsel | None
+    tasks: int = 0
+    again: bool = False
+    moved: bool = True
+
+
+class Nibbler(Protocol[Morsel]):
+    """What is different between producers."""
+
+    def morsels(self) -> Sequence[Morsel]:
+        """All there is to do in a new loop, in the order in which it should have its turn."""
+        ...
+
+    def nibble(self, morsel: Morsel, started_at: int) -> Bite[Morsel]:
+        """Put the next tasks of *morsel* on the queue, in a loop that began at *started_at*.
+
+        To be called twice with the same morsel does no harm: a process may be killed before the state is written.
+        """
+        ...
+
+    def give_up(self, morsel: Morsel, started_at: int, error: str) -> None:
+        """The loop goes on without *morsel*."""
+        ...
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A morsel that failed, in words, and of what."""
+
+    what: str
+    error: str
+
+
+class Run(msgspec.Struct):
+    """What one run did. ``left`` morsels are not finished; ``next_at`` is when the next loop is due (microseconds)."""
+
+    outcome: Outcome = Outcome.NOT_DUE
+    tasks: int = 0
+    left: int = 0
+    next_at: int | None = None
+    failures: list[Failure] = msgspec.field(default_factory=list)
+
+
+class Loop(Generic[Morsel]):
+    """A looping producer on *queue*, with its state in *file*.
+
+    A loop begins every *frequency* microseconds. A run ends when *queue* has *most* open tasks or more. *on_progress*
+    is called after each bite with the run so far.
+    """
+
+    def __init__(
+        self,
+        file: StateFile[Morsel],
+        nibbler: Nibbler[Morsel],
+        queue: WorkQueue,
+        clock: Clock,
+        *,
+        frequency: int,
+        most: int,
+        on_progress: Callable[[Run], None] | None = None,
+    ) -> None:
+        self._file, self._nibbler, self._queue, self._clock = file, nibbler, queue, clock
+        self._frequency, self._most, self._on_progress = frequency, most, on_progress
+
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> Run:
+        """Go on with the loop, or begin one that is due, until the queue is full, or *stopping* says so.
+
+        Raises :class:`~millstream.mill.errors.ProducerBusyError` where another process is at it.
+        """
+        with self._file.alone():
+            state, now = self._file.load(), self._clock.now()
+            start = decide_start(state, now, self._frequency)
+            if start in (Start.NOT_DUE, Start.OFF):
+                return Run(Outcome.NOT_DUE, next_at=state.next_at)
+            if start == Start.BEGIN:
+                state = LoopState([*self._nibbler.morsels()], started_at=now)
+                self._file.save(state)
+            run = Run()
+            run.outcome = self._work(state, run, stopping)
+            if run.outcome == Outcome.DONE:
+                state.started_at, state.next_at = None, (state.started_at or now) + self._frequency
+                self._file.save(state)
+            run.left, run.next_at = len(state.morsels), state.next_at
+            return run
+
+    def _work(self, state: LoopState[Morsel], run: Run, stopping: Callable[[], bool]) -> Outcome:
+        """Nibble at the morsels in turn until none is left, or nothing more can be done now."""
+        turn, failed = deque(state.morsels), list[Morsel]()
+        idle = 0
+        while turn:
+            if stopping():
+                return Outcome.STOPPED
+            if idle >= len(turn):
+                return Outcome.WAITING
+            if self._queue.depth().open >= self._most:
+                return Outcome.QUEUE_FULL
+            morsel = turn[0]
+            try:
+                bite = self._nibbler.nibble(morsel, state.started_at or 0)
+            except (StoreError, UnknownStoreError) as error:
+                idle = 0
+                failed += self._after_failure(turn.popleft(), state, run, error)
+            else:
+                run.tasks += bite.tasks
+                idle = 0 if bite.moved else idle + 1
+                _take_turns(turn, bite)
+            state.morsels = [*turn, *failed]
+            self._file.save(state)
+            if self._on_progress is not None:
+                run.left = len(state.morsels)
+                self._on_progress(run)
+        return Outcome.FAILED if failed else Outcome.DONE
+
+    def _after_failure(self, morsel: Morsel, state: LoopState[Morsel], run: Run, error: Exception) -> list[Morsel]:
+        """Note the failure; what is left for the next run."""
+        run.failures.append(Failure(str(morsel), str(error)))
+        if morsel.failures + 1 < MOST_FAILURES:
+            return [msgspec.structs.replace(morsel, failures=morsel.failures + 1)]
+        self._nibbler.give_up(morsel, state.started_at or 0, str(error))
+        return []
+
+
+def _take_turns(turn: deque[Morsel], bite: Bite[Morsel]) -> None:
+    """Put what is left of the first morsel back in its place."""
+    turn.popleft()
+    if bite.left is not None:
+        (turn.appendleft if bite.again else turn.append)(bite.left)

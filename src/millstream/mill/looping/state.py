@@ -1,0 +1,96 @@
+"""The state of a looping producer: what is left of its loop, in a file that is whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from millstream.core.durable import write_durably
+from millstream.mill.errors import ProducerBusyError, ProducerStateError
+
+
+class AnyMorsel(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left to do for one space. ``failures`` counts the runs in which it could not be gone on with."""
+
+    failures: int = 0
+
+
+Morsel = TypeVar("Morsel", bound=AnyMorsel)
+
+
+class LoopState(msgspec.Struct, Generic[Morsel]):
+    """What is left of a loop: its ``morsels``, the next one first. Times are microseconds since the epoch, UTC.
+
+    ``started_at`` is set while a loop is under way and ``next_at`` between loops; neither is set before the first.
+    """
+
+    morsels: list[Morsel] = msgspec.field(default_factory=list)
+    started_at: int | None = None
+    next_at: int | None = None
+    version: int = 1
+
+
+class Start(enum.Enum):
+    """What a producer that is called has to do."""
+
+    BEGIN = "begin a loop"
+    GO_ON = "go on with the loop under way"
+    NOT_DUE = "the next loop is not due"
+    OFF = "loops are switched off"
+
+
+def decide_start(state: LoopState[Morsel], now: int, frequency: int) -> Start:
+    """What is to be done at *now*, with a loop every *frequency* microseconds; 0 switches new loops off.
+
+    A loop that is under way is always brought to its end (reference mill §1.5, "Start decision").
+    """
+    if state.started_at is not None:
+        return Start.GO_ON
+    if frequency <= 0:
+        return Start.OFF
+    if state.next_at is not None and state.next_at > now:
+        return Start.NOT_DUE
+    return Start.BEGIN
+
+
+class StateFile(Generic[Morsel]):
+    """The state in the file *path*, of morsels of the type *morsel*."""
+
+    def __init__(self, path: Path, morsel: type[Morsel]) -> None:
+        self._path = path
+        self._decoder = msgspec.json.Decoder(LoopState[morsel])  # type: ignore[valid-type]
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes off while the block runs. Raises :class:`ProducerBusyError` where one is at it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_suffix(".lock").open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ProducerBusyError(f"another producer works with {self._path}; it will do") from None
+            yield
+
+    def load(self) -> LoopState[Morsel]:
+        """The state; a fresh one where there is no file. Raises :class:`ProducerStateError` for any other content."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return LoopState()
+        try:
+            state: LoopState[Morsel] = self._decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProducerStateError(
+                f"{self._path} is no state of a producer: {error}; take it away, and a new loop begins"
+            ) from error
+        return state
+
+    def save(self, state: LoopState[Morsel]) -> None:
+        """Keep *state*, durably."""
+        write_durably(self._path, msgspec.json.encode(state))
