@@ -28,11 +28,12 @@ from millstream.anchoring import (
 from millstream.batching import BatchConfig, ConfigError, Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import Ticker
-from millstream.core.clock import Clock, SystemClock
+from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
 from millstream.log import LogSpec, LogStore
+from millstream.log.upkeep import Upkeep
 from millstream.mill.audit_queue import AuditQueue
 from millstream.mill.policy_places import FolderPlace, PolicyPlace, SpacePlace
 from millstream.mill.policy_repository import Policies, PolicyRepository
@@ -48,6 +49,8 @@ from millstream.stores.audit import AuditedStore
 from millstream.stores.tiers import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from millstream.anchoring.registry import OperationStatus
@@ -125,6 +128,13 @@ class Node(MillNode):
     def store(self) -> LogStore:
         """The store of the message logs."""
         return self._resources.enter_context(open_store(self.settings.log_url, clock=self.clock))
+
+    def upkeep(self, say: Callable[[str], object]) -> contextlib.AbstractContextManager[object]:
+        """Moves and trims the logs by their rules while its block is open; *say* gets a line where it cannot."""
+        settings = self.settings.log
+        if not settings.upkeep:
+            return contextlib.nullcontext()
+        return Upkeep(self.store, self.clock, settings.rules, seconds=settings.upkeep / MICROSECONDS, say=say)
 
     @cached_property
     def database(self) -> sa.Engine:

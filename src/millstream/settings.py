@@ -8,11 +8,10 @@ that reads settings from the environment.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NewType
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -23,9 +22,11 @@ from millstream.anchoring.sidetree.profile import PATCH_ACTIONS, PROFILES, Profi
 from millstream.batching.config import BatchConfig, ConflictCut, Late
 from millstream.batching.errors import ConfigError
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
+from millstream.core.amounts import Duration, parse_duration, parse_size
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.log.rules import LogRule
 from millstream.messaging.broker.settings import BrokerSettings
 
 FILE_NAME = "millstream.toml"
@@ -33,13 +34,6 @@ ENVIRONMENT_PREFIX = "MILLSTREAM_"
 DEFAULT_DATA = "./millstream-data"
 PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 """The first store of a node: a local folder that also shows the content-addressed files as its space ``cas``."""
-
-Duration = NewType("Duration", int)
-"""A length of time in microseconds; written as ``500ms``, ``30s``, ``20m``, ``2h``, ``7d`` or a number of seconds."""
-
-_UNITS = {"us": 1, "ms": 1_000, "s": MICROSECONDS, "m": 60 * MICROSECONDS, "h": 3600 * MICROSECONDS}
-_UNITS["d"] = 24 * _UNITS["h"]
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?")
 
 
 class SettingsError(InputError):
@@ -57,11 +51,15 @@ class NerveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The message logs. ``store`` is the URL of the log store; empty means ``log.db`` in the data folder.
 
-    ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts.
+    ``nerve:NAME@HOST`` is the queue NAME of ``nerve`` on one of its hosts. Of ``rules`` the first whose ``log`` fits
+    the name of a log is kept with that log; every ``upkeep`` (0: never) `millstream serve` moves and trims what the
+    rules kept with logs ask for.
     """
 
     store: str = ""
     nerve: Mapping[str, NerveSettings] = msgspec.field(default_factory=dict)
+    rules: tuple[LogRule, ...] = ()
+    upkeep: Duration = Duration(60 * MICROSECONDS)
 
 
 class BatchingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,13 +217,13 @@ class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     With ``only_differences`` what is the same at both ends is not put on the queue.
     """
 
-    duplication_frequency: Duration = Duration(30 * _UNITS["d"])
+    duplication_frequency: Duration = parse_duration("30d")
     duplication_most: int = 10_000
-    duplication_every: Duration = Duration(10 * _UNITS["m"])
+    duplication_every: Duration = parse_duration("10m")
     only_differences: bool = False
-    bits_frequency: Duration = Duration(30 * _UNITS["d"])
+    bits_frequency: Duration = parse_duration("30d")
     bits_most: int = 10_000
-    bits_every: Duration = Duration(7 * _UNITS["m"])
+    bits_every: Duration = parse_duration("7m")
 
 
 class BrakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,8 +234,8 @@ class BrakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deletes: float = 0.05
     changes: float = 0.25
     least: int = 100
-    window: Duration = Duration(24 * _UNITS["h"])
-    approval: Duration = Duration(7 * _UNITS["d"])
+    window: Duration = parse_duration("24h")
+    approval: Duration = parse_duration("7d")
 
 
 class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -347,14 +345,6 @@ def load_settings(
     return _convert(merged, origins), origins
 
 
-def parse_duration(text: str | float) -> Duration:
-    """Microseconds of a duration such as ``30m`` or ``1.5`` (seconds). Raises :class:`ValueError`."""
-    match = _DURATION.fullmatch(str(text).strip())
-    if not match:
-        raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 20m, 2h, 7d, or a number of seconds")
-    return Duration(round(float(match[1]) * _UNITS[match[2] or "s"]))
-
-
 def _with_folder(url: str, folder: Path) -> str:
     """*url* with the data folder in place of ``{data}``; what stands in a query is quoted once more."""
     path, mark, query = url.partition("?")
@@ -422,7 +412,7 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: s
 
 def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
-        settings = msgspec.convert(_with_durations(values), Settings, strict=False)
+        settings = msgspec.convert(_with_amounts(values), Settings, strict=False)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         where = path.rstrip("`").lstrip(".") or "the top level"
@@ -444,7 +434,7 @@ def _from(origins: Mapping[str, str], section: str) -> str:
 
 
 _DURATIONS = {("batching", "window"), ("batching", "max_delay"), ("batching", "leap"), ("batching", "grace")}
-_DURATIONS |= {("mill", "visibility")}
+_DURATIONS |= {("mill", "visibility"), ("log", "upkeep")}
 _DURATIONS |= {
     (section, field.name)
     for section, settings in (
@@ -453,28 +443,33 @@ _DURATIONS |= {
     for field in msgspec.structs.fields(settings)
     if field.type == Duration
 }  # fmt: skip
+_OVERRIDE: dict[str, Callable[[Any], int]] = {key: parse_duration for part, key in _DURATIONS if part == "batching"}
+_RULE: dict[str, Callable[[Any], int]] = {
+    **dict.fromkeys(("max_age", "keep_age"), parse_duration),
+    **dict.fromkeys(("max_bytes", "cap_bytes", "segment_bytes", "keep_bytes"), parse_size),
+}
 
 
-def _with_durations(values: dict[str, Any]) -> dict[str, Any]:
+def _with_amounts(values: dict[str, Any]) -> dict[str, Any]:
+    """Turn the lengths of time and the sizes in *values* into microseconds and bytes."""
     for section, key in _DURATIONS:
-        inner: Any = values
-        for name in section.split("."):
-            inner = inner.get(name) if isinstance(inner, dict) else None
-        if isinstance(inner, dict):
-            _parse_member(inner, key, f"{section}.{key}")
-    batching = values.get("batching")
-    overrides = batching.get("override") if isinstance(batching, dict) else None
-    for number, table in enumerate(overrides if isinstance(overrides, list) else (), start=1):
-        for section, key in _DURATIONS:
-            if section == "batching" and isinstance(table, dict):
-                _parse_member(table, key, f"batching.override {number}, {key}")
+        _parse_members(_inner(values, section), {key: parse_duration}, section)
+    for section, parsers in (("batching.override", _OVERRIDE), ("log.rules", _RULE)):
+        tables = _inner(values, section)
+        for number, table in enumerate(tables if isinstance(tables, list) else (), start=1):
+            _parse_members(table, parsers, f"{section} {number}", ", ")
     return values
 
 
-def _parse_member(values: dict[str, Any], key: str, name: str) -> None:
-    """Turn the duration under *key* of *values*, if there is one, into microseconds."""
-    if key in values:
+def _inner(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
+
+
+def _parse_members(values: Any, parsers: Mapping[str, Callable[[Any], int]], where: str, then: str = ".") -> None:
+    for key in parsers.keys() & values.keys() if isinstance(values, dict) else ():
         try:
-            values[key] = parse_duration(values[key])
+            values[key] = parsers[key](values[key])
         except ValueError as error:
-            raise SettingsError(f"setting {name}: {error}") from error
+            raise SettingsError(f"setting {where}{then}{key}: {error}") from error

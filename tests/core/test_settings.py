@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from millstream.batching import BatchConfig, Override, Rulebook
+from millstream.core.amounts import parse_duration
 from millstream.core.clock import MICROSECONDS
-from millstream.settings import SettingsError, load_settings, parse_duration
+from millstream.settings import SettingsError, load_settings
 
 
 def test_later_places_win_and_are_named(tmp_path: Path) -> None:

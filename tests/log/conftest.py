@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millstream.core.clock import SystemClock
 from millstream.log import Log, LogSpec, open_store
 from millstream.log.database.driver import Connection
 from millstream.testing import databases
 from millstream.testing.databases import connected
+from millstream.testing.waiting import until
 
 
 class Databases:
@@ -131,10 +131,7 @@ def alter_system(connection: Connection, name: str, value: int | str) -> None:
     """Change a setting of PostgreSQL, and wait until it is in force."""
     connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
     connection.rows("SELECT pg_reload_conf()")
-    clock, found = SystemClock(), ""
-    deadline = clock.monotonic() + 10
-    while found != str(value) and clock.monotonic() < deadline:
-        ((found,),) = connection.rows(f"SHOW {name}")
+    until(lambda: connection.rows(f"SHOW {name}")[0][0] == str(value), f"{name} = {value}")
 
 
 @pytest.fixture(scope="session")

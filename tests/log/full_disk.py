@@ -14,6 +14,7 @@ from pathlib import Path
 from millstream.core.clock import SystemClock
 from millstream.log import Log, LogSpec, LogStore, Writer, WriterBusyError, WriterFailedError, open_store
 from millstream.log.segments.backend import SegmentsBackend
+from millstream.testing.waiting import until
 
 disk, scheme, kind = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 draw = random.Random(1)
@@ -30,11 +31,15 @@ def opened() -> LogStore:
 
 def next_writer(log: Log) -> Writer:
     """The last one could not give back its lease where even that needs room: it runs out."""
-    while True:
-        try:
+
+    def attempt() -> Writer | None:
+        with contextlib.suppress(WriterBusyError):
             return log.writer()
-        except WriterBusyError:
-            SystemClock().sleep(0.05)
+        return None
+
+    found = until(attempt, "the lease")
+    assert found is not None
+    return found
 
 
 def fill(store: LogStore) -> dict[str, object]:

@@ -5,6 +5,7 @@ Arguments: the empty disk, the name of the server, the part of the store's URL a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
@@ -15,6 +16,7 @@ from millstream.core.clock import SystemClock
 from millstream.log import LogError, LogSpec, Writer, open_store
 from millstream.testing import services
 from millstream.testing.services import Server
+from millstream.testing.waiting import until
 
 disk, name, rest = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 SPEC = LogSpec("weather", compression="plain")
@@ -68,10 +70,8 @@ with services.private(name, folder=disk) as server:
     ballast.unlink()
     if what == "died":
         server.start()
-    clock = SystemClock()
-    deadline = clock.monotonic() + 60
-    while len(filler.confirmed) < before + AFTER and clock.monotonic() < deadline:
-        clock.sleep(0.05)
+    with contextlib.suppress(TimeoutError):
+        until(lambda: len(filler.confirmed) >= before + AFTER)
     filler.stop.set()
     filler.thread.join()
     with open_store(server.url + rest) as store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
@@ -26,6 +27,7 @@ from millstream.testing.torture import LOG, Child, Plan, Scratch, scratch_beside
 from millstream.testing.torture.checks import Delivery, Order, check_confirmed, check_delivery, read_confirmed
 from millstream.testing.torture.plan import CONSUMER
 from millstream.testing.torture.writer import FAILED, FENCED
+from millstream.testing.waiting import until
 
 WRITER, READER = "millstream.testing.torture.writer", "millstream.testing.torture.reader"
 SPEC = LogSpec(LOG)
@@ -284,15 +286,14 @@ def started(url: str, lease: float) -> Child:
     return Child(WRITER, url, 1, 5, lease, 1)
 
 
-def eventually(call: Callable[[], Result], seconds: float = 30) -> Result:
+def eventually(call: Callable[[], Result]) -> Result:
     """What *call* returns once it no longer raises WriterBusyError."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + seconds
-    pause = threading.Event()
-    while True:
-        try:
+
+    def attempt() -> Result | None:
+        with contextlib.suppress(WriterBusyError):
             return call()
-        except WriterBusyError:
-            if clock.monotonic() > deadline:
-                raise
-            pause.wait(0.02)
+        return None
+
+    found = until(attempt, "the lease")
+    assert found is not None
+    return found

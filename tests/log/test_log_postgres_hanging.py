@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.core.clock import SystemClock
 from millstream.log import IdRange, LogSpec, open_store
 from millstream.log.database.driver import Connection
 from millstream.log.postgres import driver
 from millstream.testing import services
 from millstream.testing.databases import connected
+from millstream.testing.waiting import until
 
 pytestmark = pytest.mark.usefixtures("postgresql")  # skips where there is none
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = 'hanging' AND pid <> pg_backend_pid()"
@@ -47,10 +47,4 @@ def test_a_commit_that_hangs_in_one_session_is_done_once_by_another(impatient: N
 
 def wait_until_gone(watcher: Connection, pids: list[int]) -> None:
     """Until the sessions have done what they were told before they were stopped, and noticed that nobody listens."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + 30
-    while clock.monotonic() < deadline:
-        found = {int(pid) for (pid,) in watcher.rows(SESSIONS)}
-        if not found.intersection(pids):
-            return
-    raise TimeoutError("the sessions that hung are still there")
+    until(lambda: not {int(pid) for (pid,) in watcher.rows(SESSIONS)}.intersection(pids), "the end of their sessions")

@@ -16,6 +16,7 @@ from millstream.log.memory import MemoryBackend
 from millstream.log.pace import Pace
 from millstream.log.pack import make_pack
 from millstream.log.waiters import WOKEN_AT_ONCE, Waiters, wake
+from millstream.testing.waiting import until
 
 
 class Gate(MemoryBackend):
@@ -58,16 +59,6 @@ def started(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Return when *condition* holds, which another thread is about to make true."""
-    clock, moved = SystemClock(), threading.Condition()
-    deadline = clock.monotonic() + 60
-    with moved:
-        while not condition():
-            assert clock.monotonic() < deadline
-            clock.wait(moved, 0.001)
 
 
 def test_what_comes_while_a_commit_runs_is_one_commit(gate: Gate, writer: Writer) -> None:

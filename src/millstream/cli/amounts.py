@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
-from millstream.settings import parse_duration
+from millstream.core.amounts import parse_duration, parse_size
 
 
 class Duration(click.ParamType[int]):
@@ -27,8 +25,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no size: write 500000, 64MB or 10GiB", param, ctx)
-        unit: int = (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
-        return round(float(match[1]) * unit)
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

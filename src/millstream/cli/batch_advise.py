@@ -14,9 +14,10 @@ from rich.table import Table
 from millstream.batching import BatchConfig, Late
 from millstream.batching.advice import SLACK, Figures, recommend
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.core.amounts import parse_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.node import Node
-from millstream.settings import Settings, parse_duration
+from millstream.settings import Settings
 
 _FACTORS = (1, 2, 4)
 _WIDTH, _HEIGHT = 60, 12

@@ -14,6 +14,7 @@ import click
 from millstream.cli.common import json_option, store_options
 from millstream.cli.ingest_status import IngestStatusLine
 from millstream.cli.stopping import stop_on_signals
+from millstream.core.amounts import Duration, parse_duration
 from millstream.core.collector import Collector
 from millstream.core.errors import InputError
 from millstream.ingest.moments import Unit
@@ -25,7 +26,7 @@ from millstream.ingest.selectors import parse_selector
 from millstream.ingest.shapes import SHAPES, Shape, shape_named
 from millstream.log import LogSpec, Writer
 from millstream.node import Node
-from millstream.settings import Duration, Settings, parse_duration
+from millstream.settings import Settings
 
 
 class _DurationType(click.ParamType[Any]):

@@ -21,14 +21,28 @@ from millstream.stores.tiers import open_store
 @click.option("--keep-bytes", type=Size(), help="Keep at least so much of the newest.")
 @click.option("--parquet/--no-parquet", default=None, help="Put the same messages beside each object as Parquet.")
 @click.option("--partial", is_flag=True, help="Move what is due even if it does not fill an object.")
+@click.option("--leftovers", is_flag=True, help="List the objects that runs which were killed have left; move nothing.")
+@click.option("--remove-leftovers", is_flag=True, help="Delete those; move nothing.")
 @json_option
 @store_options
-def tier(settings: Settings, name: str, partial: bool, as_json: bool, **changes: object) -> None:
+def tier(
+    settings: Settings,
+    name: str,
+    partial: bool,
+    leftovers: bool,
+    remove_leftovers: bool,
+    as_json: bool,
+    **changes: object,
+) -> None:
     """Move older messages of the log NAME to an object store; readers find them there.
 
     Each object is read back and compared before anything is freed here. URL and rules are kept with the log: without
-    them what was said last holds. A run that was interrupted is finished by the next.
+    them what was said last holds. A run that was interrupted is finished by the next. What it may leave at the object
+    store is no part of the log; nothing deletes it by itself, since an older copy of this store may name it.
     """
+    if leftovers or remove_leftovers:
+        _clear_up(settings, name, remove=remove_leftovers, as_json=as_json)
+        return
     with open_store(settings.log_url, create=False) as store:
         found = store.log(LogSpec(name), create=False)
         _keep_rules(found, {key: value for key, value in changes.items() if value is not None})
@@ -41,6 +55,18 @@ def tier(settings: Settings, name: str, partial: bool, as_json: bool, **changes:
     click.echo(f"{name}: {done.messages:,} messages moved in {done.objects:,} objects, {freed} freed")
     if there is not None:
         click.echo(f"tier      {size_text(there.bytes)} in {there.objects:,} objects at {there.url}")
+
+
+def _clear_up(settings: Settings, name: str, *, remove: bool, as_json: bool) -> None:
+    with open_store(settings.log_url, create=False, read_only=not remove) as store:
+        log = store.log(LogSpec(name), create=False)
+        names = log.remove_leftovers() if remove else log.leftovers()
+    if as_json:
+        print_json({"log": name, "leftovers": names, "removed": remove})
+        return
+    for each in names:
+        click.echo(each)
+    click.echo(f"{name}: {len(names):,} objects {'removed' if remove else 'left over'}", err=True)
 
 
 def _keep_rules(log: Log, changes: dict[str, object]) -> None:

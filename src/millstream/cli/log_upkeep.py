@@ -17,11 +17,12 @@ from millstream.stores.tiers import open_store
 def upkeep(settings: Settings, as_json: bool) -> int:
     """Move and trim every log as the rules kept with it say (`log tier`, `log trim --keep-policy`), once.
 
+    What the settings say of a log (log.rules) is kept with it first; `millstream serve` does all this by itself.
     Exit code 1 where something could not be done; the other logs are kept up all the same.
     """
     failed = False
     with open_store(settings.log_url, create=False) as store:
-        for done in keep_up(store, SystemClock()):
+        for done in keep_up(store, SystemClock(), settings.log.rules):
             failed = failed or done.error is not None
             if as_json:
                 print_json(done)
@@ -35,5 +36,5 @@ def _print(done: Upkept) -> None:
     plan = done.trimmed
     freed = (done.moved.freed_bytes if done.moved else 0) + (plan.freed_bytes if plan else 0)
     click.echo(f"{done.log}: {plan.messages if plan else 0:,} messages trimmed{moved}, {size_text(freed)} freed")
-    for problem in [*(plan.held if plan else ()), *([done.error] if done.error else [])]:
+    for problem in done.problems:
         click.echo(f"{done.log}: {problem}", err=True)

@@ -27,13 +27,14 @@ def serve(settings: Settings, broker: str) -> None:
 
     Prints one line when it accepts calls. Topics are logs of the node: make them with `millstream topic create`. It
     listens on this machine alone unless told otherwise, and elsewhere only where the settings say who may do what
-    (section broker: access keys, or an authority of clients' certificates).
+    (section broker: access keys, or an authority of clients' certificates). It moves and trims logs as the rules of
+    the settings (log.rules), or those kept with them, say.
     """
     from millstream.messaging.broker.endpoints import read_place
     from millstream.node import Node
 
     place = read_place(broker)
-    with Node.open(settings, create=True) as node:
+    with Node.open(settings, create=True) as node, node.upkeep(_complain):
         asyncio.run(_serve(node, place))
 
 
@@ -44,4 +45,8 @@ async def _serve(node: Node, place: Place) -> None:
     async with node.broker(place) as server:
         print(f"broker ready on {place.host}:{server.port}", flush=True)
         await stop.wait()
-        print("millstream: stopping", file=sys.stderr)
+        _complain("stopping")
+
+
+def _complain(text: str) -> None:
+    print(f"millstream: {text}", file=sys.stderr, flush=True)

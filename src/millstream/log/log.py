@@ -216,9 +216,20 @@ class Log:
         url = self._backend.objects(policy.url).url
         write_tiering(self._backend, self.name, msgspec.structs.replace(policy, url=url))
 
-    def move_blocks(self, *, partial: bool = False) -> Moved:
+    def move_blocks(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> Moved:
         """Move what is due to the object store; see :meth:`millstream.log.tiering.Tierer.run_once`."""
-        return self._tierer().run_once(partial=partial)
+        return self._tierer().run_once(partial=partial, stopped=stopped)
+
+    def leftovers(self) -> Sequence[str]:
+        """The names of objects that runs which were killed have left; nothing needs them, and nothing deletes them.
+
+        A copy of the store that was made meanwhile may name them. Raises :class:`LogInputError` without a tier.
+        """
+        return self._tierer().leftovers()
+
+    def remove_leftovers(self) -> Sequence[str]:
+        """Delete the :meth:`leftovers`; returns their names."""
+        return self._tierer().remove_leftovers()
 
     @property
     def retention(self) -> Retention | None:

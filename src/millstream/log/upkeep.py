@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
@@ -12,6 +15,7 @@ from millstream.core.errors import MillstreamError
 from millstream.log.log import Log
 from millstream.log.retainer import Retainer
 from millstream.log.retention import Plan
+from millstream.log.rules import LogRule, apply_rules
 from millstream.log.spec import LogSpec
 from millstream.log.store import LogStore
 from millstream.log.tiering import Moved
@@ -27,24 +31,98 @@ class Upkept(msgspec.Struct, frozen=True):
     trimmed: Plan | None = None
     error: str | None = None
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was not done, and why."""
+        return (*(self.trimmed.held if self.trimmed else ()), *([self.error] if self.error else []))
 
-def keep_up(store: LogStore, clock: Clock) -> Iterator[Upkept]:
+
+def keep_up(
+    store: LogStore, clock: Clock, rules: Sequence[LogRule] = (), *, stopped: Callable[[], bool] = bool
+) -> Iterator[Upkept]:
     """Move and trim the logs of *store* that have a policy for it, each once; a log that fails keeps no other back.
 
-    Safe to run from anywhere, as often as wished, and to be killed.
+    The policies are those that are kept with the logs; what *rules* say of a log is kept with it first. Safe to run
+    from anywhere, as often as wished, and to be killed. Once *stopped* says so, nothing further is begun.
     """
     for name in store.logs():
-        log = store.log(LogSpec(name), create=False)
-        if log.tiering is not None or log.retention is not None:
-            yield _keep_up(log, clock)
+        if stopped():
+            return
+        done = _keep_up(store.log(LogSpec(name), create=False), clock, rules, stopped)
+        if done is not None:
+            yield done
 
 
-def _keep_up(log: Log, clock: Clock) -> Upkept:
+def _keep_up(log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable[[], bool]) -> Upkept | None:
     moved = None
     try:
-        moved = log.move_blocks() if log.tiering is not None else None
-        trimmed = Retainer(log, clock).run_once() if log.retention is not None else None
+        apply_rules(log, rules)
+        if log.tiering is None and log.retention is None:
+            return None
+        moved = log.move_blocks(stopped=stopped) if log.tiering is not None else None
+        trimmed = Retainer(log, clock).run_once() if log.retention is not None and not stopped() else None
     except MillstreamError as error:
-        _log.warning("%s is not kept up: %s", log.name, error)
         return Upkept(log.name, moved, error=str(error))
     return Upkept(log.name, moved, trimmed)
+
+
+class Upkeep:
+    """Keeps up the logs of *store* every *seconds*, in a thread of its own, while its block is open.
+
+    *say* gets a line when something was not done that was done before. At the end of the block what is under way (an
+    object that is being moved, a log that is being trimmed) is finished.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        clock: Clock,
+        rules: Sequence[LogRule] = (),
+        *,
+        seconds: float,
+        say: Callable[[str], object] = _log.warning,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._rules = rules
+        self._seconds = seconds
+        self._say = say
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._said: dict[str, tuple[str, ...]] = {}
+        self._thread = threading.Thread(target=self._run, name="millstream-log-upkeep")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._run_once()
+            with self._changed:
+                if not self._stopping:
+                    self._clock.wait(self._changed, self._seconds)
+
+    def _run_once(self) -> None:
+        try:
+            for done in keep_up(self._store, self._clock, self._rules, stopped=lambda: self._stopping):
+                self._tell(done.log, done.problems)
+            self._tell(self._store.url, ())
+        except Exception as error:  # whatever it is, the next turn may do better
+            if not isinstance(error, MillstreamError):
+                _log.exception("the upkeep of %s has failed", self._store.url)
+            self._tell(self._store.url, (str(error),))
+
+    def _tell(self, what: str, problems: tuple[str, ...]) -> None:
+        if problems != self._said.get(what, ()):
+            self._said[what] = problems
+            for problem in problems:
+                self._say(f"{what} is not kept up: {problem}")

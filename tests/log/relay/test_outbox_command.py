@@ -20,6 +20,7 @@ from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.log.database.driver import Connection, ServerError
 from millstream.testing.outboxes import bodies, connect_application, count, insert
+from millstream.testing.waiting import until
 
 RELAY = [sys.executable, "-c", "from millstream.cli.main import main; main()", "log", "relay"]
 
@@ -79,9 +80,7 @@ def test_p2_every_committed_row_is_in_the_log_once_though_relays_are_killed(
         for _ in range(100 if size == "long" else 2):
             process = subprocess.Popen([*command, "--standby"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             before = last_id(store)
-            deadline = clock.monotonic() + 60
-            while last_id(store) <= before and process.poll() is None and clock.monotonic() < deadline:
-                clock.sleep(0.01)
+            until(lambda since=before, relay=process: last_id(store) > since or relay.poll() is not None, "a message")
             clock.sleep(draw.random() / 10)
             process.kill()
             _, errors = process.communicate()
@@ -127,13 +126,9 @@ def test_sigterm_lets_the_batch_be_finished(database_url: str, application: Conn
         insert(application, b"%d" % number)
     command = [*RELAY, database_url, "--log", "orders", "--store", store, "--rows", "20", "--json"]
     with running(command) as process:
-        clock = SystemClock()
-        deadline = clock.monotonic() + 60
-        while count(application) and clock.monotonic() < deadline:
-            clock.sleep(0.02)
+        until(lambda: not count(application), "the relay of all rows")
         insert(application, b"later")
-        while count(application) and clock.monotonic() < deadline:
-            clock.sleep(0.02)
+        until(lambda: not count(application), "the relay of a later row")
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors.decode()

@@ -83,6 +83,8 @@ def write_tiering(backend: Backend, log: str, tiering: Tiering) -> Tiering:
             )
         folder = before.folder if before is not None else f"{log}/{secrets.token_hex(8)}"
         wanted = msgspec.structs.replace(tiering, folder=folder)
+        if wanted == before:
+            return wanted
         if backend.put_state(log, TIERING, msgspec.json.encode(wanted), version=state.version):
             return wanted
 

@@ -46,9 +46,10 @@ class Tierer:
         self._policy = policy
         self._clock = clock
 
-    def run_once(self, *, partial: bool = False) -> Moved:
+    def run_once(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> Moved:
         """Seal and move all that is due; with *partial* also what does not fill an object.
 
+        Once *stopped* says so, no further object is begun; the next run goes on there.
         Raises :class:`StorageError` where the objects cannot be stored or do not come back as they were written, and
         :class:`DamagedLogError` where the log's own blocks are damaged: then nothing of them is freed.
         """
@@ -56,9 +57,9 @@ class Tierer:
         freed = self._settle()
         rows: list[Row] = []
         for ids in self._due(partial=partial):
-            row = self._move(ids)
+            row = None if stopped() else self._move(ids)
             if row is None:
-                break  # somebody else has entered these messages
+                break  # or somebody else has entered these messages
             rows.append(row)
             freed += self._settle()
         return Moved(
@@ -188,6 +189,13 @@ class Tierer:
         known, last_id = {row.name for row in rows}, rows[-1].last_id if rows else 0
         names = self._objects.names(f"{self._policy.folder}/")
         return [name for name in names if name.removesuffix(".parquet") not in known and _first_id(name) <= last_id]
+
+    def remove_leftovers(self) -> list[str]:
+        """Delete the :meth:`leftovers`; returns their names."""
+        names = self.leftovers()
+        for name in names:
+            self._objects.delete(name)
+        return names
 
 
 def _first_id(name: str) -> int:

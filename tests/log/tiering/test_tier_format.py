@@ -23,7 +23,7 @@ from millstream.log.tiering.format import (
 from millstream.log.tiering.seal import seal
 from millstream.testing.log_backends import NAME, block
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "formats" / "tier.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "formats" / "tier.md"
 
 
 def test_the_vector_of_the_format_document_holds() -> None:

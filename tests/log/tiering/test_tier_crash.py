@@ -13,7 +13,7 @@ import pytest
 from millstream.log import Gap, Log, LogSpec
 from millstream.stores.tiers import open_store
 
-CHILD = Path(__file__).parent / "children" / "tier.py"
+CHILD = Path(__file__).parents[1] / "children" / "tier.py"
 SPEC = LogSpec("weather", compression="plain")
 
 

@@ -1,0 +1,33 @@
+"""Amounts as people write them: lengths of time, and numbers of bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from millstream.core.clock import MICROSECONDS
+
+Duration = NewType("Duration", int)
+"""A length of time in microseconds; written as ``500ms``, ``30s``, ``20m``, ``2h``, ``7d`` or a number of seconds."""
+
+_UNITS = {"us": 1, "ms": 1_000, "s": MICROSECONDS, "m": 60 * MICROSECONDS, "h": 3600 * MICROSECONDS}
+_UNITS["d"] = 24 * _UNITS["h"]
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?")
+
+
+def parse_duration(text: str | float) -> Duration:
+    """Microseconds of a duration such as ``30m`` or ``1.5`` (seconds). Raises :class:`ValueError`."""
+    match = _DURATION.fullmatch(str(text).strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 20m, 2h, 7d, or a number of seconds")
+    return Duration(round(float(match[1]) * _UNITS[match[2] or "s"]))
+
+
+def parse_size(text: str | int) -> int:
+    """The bytes of a size such as ``500000``, ``64MB`` or ``10GiB``. Raises :class:`ValueError`."""
+    match = _SIZE.fullmatch(str(text).strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no size: write 500000, 64MB or 10GiB")
+    unit: int = (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
+    return round(float(match[1]) * unit)

@@ -1,0 +1,23 @@
+"""Waiting in tests for what another thread or process is about to bring about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from millstream.core.clock import SystemClock
+
+_LOOK_SECONDS = 0.005
+
+Found = TypeVar("Found")
+
+
+def until(condition: Callable[[], Found], what: str = "what was waited for", *, seconds: float = 60) -> Found:
+    """What *condition* gives once that is true. Raises :class:`TimeoutError`: *what* did not come in *seconds*."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + seconds
+    while not (found := condition()):
+        if clock.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come in {seconds} seconds")
+        clock.sleep(_LOOK_SECONDS)
+    return found
