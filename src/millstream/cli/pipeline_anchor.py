@@ -1,0 +1,110 @@
+"""``millstream pipeline anchor``: the messages of a log, batched, into anchored files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.pipeline_progress import shown
+from millstream.cli.stopping import stop_on_signals
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.pipeline.jobs.anchor import Handed
+    from millstream.pipeline.jobs.batchsink import Trigger
+
+
+@click.command("anchor")
+@click.argument("log")
+@click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
+@click.option("--flush/--no-flush", default=False, show_default=True, help="The log is complete: close what is open.")
+@click.option("--stream", is_flag=True, help="Anchor what there is and what comes, by way of the log --output.")
+@click.option("--output", metavar="LOG", help="With --stream: the log that gets the batches (made where absent).")
+@click.option("--available-now", is_flag=True, help="With --stream: take what is there now and end.")
+@click.option(
+    "--per-trigger",
+    type=click.IntRange(min=1),
+    default=200_000,
+    show_default=True,
+    help="With --stream: most messages that are batched together.",
+)
+@click.option("--shards", type=click.IntRange(1, 4096), default=4, show_default=True, help="With --stream: parts.")
+@json_option
+@data_options
+def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
+    """Batch the messages of LOG by the rules in the settings, write the batch files, and anchor them; each once.
+
+    Without --stream it takes history as it stands, and leaves what may still change for the next run. With --stream it
+    goes on; the log of batches is that of `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C ends it.
+    """
+    if stream != bool(output):
+        raise click.UsageError("--stream and --output LOG, the log that gets the batches, go together")
+    with Node.open(settings) as node:
+        began = node.clock.monotonic()
+        done = _stream(node, log, output, **given) if output else _history(node, log, **given)
+        head = node.ledger.head()
+        seconds = round(node.clock.monotonic() - began, 3)
+    figures = {
+        "job": "anchor",
+        "log": log,
+        **msgspec.structs.asdict(done),
+        "head": head.hash if head else None,
+        "seconds": seconds,
+    }
+    if given["as_json"]:
+        print_json(figures)
+        return
+    click.echo(
+        f"{log}: {done.messages:,} messages in {done.batches:,} new batches, {done.rejects:,} refused, {done.known:,} "
+        f"batches known, {done.anchors:,} anchors, {seconds:.1f} s"
+    )
+    if head:
+        click.echo(f"ledger entry {head.number}, {head.hash}")
+
+
+def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any) -> Handed:
+    from millstream.pipeline.jobs.anchor import anchor_history
+    from millstream.pipeline.jobs.batch import run_batch
+
+    rules = node.batch_config
+    with node.spark() as spark, shown(spark, "batch"):
+        job = run_batch(
+            spark, node.folder / "jobs", node.settings.log_url, log, rules,
+            last_id=last_id, flush=flush, clock=node.clock,
+        )  # fmt: skip
+    return anchor_history(job, log, node.batch_writer, msgspec.to_builtins(rules))
+
+
+def _stream(
+    node: Node, log: str, output: str, *, available_now: bool, per_trigger: int, shards: int, **_: Any
+) -> Handed:
+    from millstream.pipeline.jobs.anchor import AnchorFeed
+    from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+
+    stop = stop_on_signals()
+    source, batches = node.store.log(LogSpec(log), create=False), node.store.log(LogSpec(output))
+    feed = AnchorFeed(source, batches, node.batch_writer, msgspec.to_builtins(node.batch_config))
+    plan = StreamPlan(
+        node.settings.log_url, log, output, node.rules, node.batching_state(output),
+        shards=shards, per_trigger=per_trigger,
+    )  # fmt: skip
+
+    def anchor_trigger(_: Trigger) -> None:
+        feed.step()
+
+    with node.spark() as spark:
+        run_stream(
+            spark,
+            plan,
+            available_now=available_now,
+            stopped=stop,
+            on_trigger=anchor_trigger,
+            clock=node.clock,
+        )
+    feed.step(force=True)
+    return feed.total

@@ -1,0 +1,182 @@
+"""From a log to its anchors on Spark: every batch once, by history or by stream, whichever driver dies (promise P7)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millstream.anchoring import BatchWriter, replay
+from millstream.anchoring.journal import Journal
+from millstream.batching import EventBatch, Rulebook
+from millstream.batching.service import BatchService
+from millstream.cli.main import run
+from millstream.core.message import Message
+from millstream.log import Log, LogSpec
+from millstream.node import Node
+from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.jobs.anchor import AnchorFeed, encode_batches
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millstream.batching import BatchConfig
+
+Untidy = Callable[..., list[Message]]
+
+CONFIG = {"window": 50}
+
+
+class DiedError(Exception):
+    """The driver, at the step that the test chose."""
+
+
+def fill(node: Node, messages: list[Message], rules: BatchConfig) -> tuple[Log, Log]:
+    """The log of *messages* and that of its batches, made by the service in process."""
+    source, output = node.store.log(LogSpec("in", block_messages=50)), node.store.log(LogSpec("out"))
+    with source.writer() as writer:
+        writer.append(sorted(messages, key=lambda message: message.received_at or 0))
+    service = BatchService(source, output, Rulebook(rules), node.folder / "state", commit_every=64)
+    service.step()
+    service.close()
+    return source, output
+
+
+def emitted(output: Log) -> dict[str, list[int]]:
+    """The message ids of each batch in the log *output*."""
+    found = [json.loads(message.body) for batch in output.read() for message in batch]
+    return {item["batch"]: item["events"] for item in found if "batch" in item}
+
+
+def anchored(node: Node, batches: dict[str, list[int]]) -> dict[str, int]:
+    """How often each of *batches* is anchored."""
+    return {batch: len(node.observer.index.find_batch("in", batch)) for batch in batches}
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1000), deaths=st.lists(st.integers(0, 8), max_size=3))
+def test_p7_a_feed_whose_driver_dies_anywhere_anchors_every_batch_once(
+    seed: int, deaths: list[int], untidy: Untidy, rules: BatchConfig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("node")
+    with Node.open(Settings(data=str(folder)), create=True) as node:
+        fill(node, untidy(seed, 150), rules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millstream.pipeline.jobs.anchor.GROUP_MESSAGES", 40)
+        for steps in deaths:
+            with Node.open(Settings(data=str(folder))) as node, pytest.MonkeyPatch.context() as fatal:
+                die_after(fatal, steps)
+                with contextlib.suppress(DiedError):
+                    feed_of(node).step(force=True)
+        with Node.open(Settings(data=str(folder))) as node:
+            feed_of(node).step(force=True)
+            assert feed_of(node).step(force=True).batches == 0
+            batches = emitted(node.store.log(LogSpec("out")))
+            assert anchored(node, batches) == dict.fromkeys(batches, 1)
+            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+            totals = node.observer.index.totals()
+            assert (totals.batches, totals.messages) == (len(batches), sum(map(len, batches.values())))
+
+
+def feed_of(node: Node) -> AnchorFeed:
+    source, output = node.store.log(LogSpec("in")), node.store.log(LogSpec("out"))
+    return AnchorFeed(source, output, node.batch_writer, CONFIG)
+
+
+def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
+    left = iter(range(steps))
+
+    def dying(step: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if next(left, None) is None:
+                raise DiedError
+            return step(*args, **kwargs)
+
+        return run
+
+    patch.setattr(BatchWriter, "add", dying(BatchWriter.add))
+    patch.setattr(Log, "set_pointer", dying(Log.set_pointer))
+    patch.setattr(Journal, "prepare", dying(Journal.prepare))
+    patch.setattr(Journal, "anchored", dying(Journal.anchored))
+
+
+def test_messages_are_found_by_their_ids_wherever_they_lie(untidy: Untidy, rules: BatchConfig, tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        source, output = fill(node, untidy(1, 300), rules)
+        batches = [msgspec.json.decode(m.body, type=EventBatch) for b in output.read() for m in b if m.key]
+        encoded = encode_batches(source, batches[::-1])
+        assert [one.ids for one in encoded] == [batch.events for batch in batches[::-1]]
+        for one in encoded:
+            assert [json.loads(line)["id"] for line in one.lines.splitlines()] == list(one.ids)
+        assert encode_batches(source, []) == []
+
+
+def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        node.store.log(LogSpec("in"))
+        with node.store.log(LogSpec("out")).writer() as writer:
+            writer.append([b'{"batch":"b","kind":"amendment","events":[1]}'])
+        with pytest.raises(PipelineInputError, match='late = "reject"'):
+            feed_of(node).step()
+
+
+on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+
+
+class TestOnSpark:
+    pytestmark = on_spark
+
+    @pytest.fixture
+    def data(self, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
+        @contextlib.contextmanager
+        def shared(_: Node) -> Iterator[SparkSession]:
+            yield spark
+
+        monkeypatch.setattr(Node, "spark", shared)
+        (tmp_path / "millstream.toml").write_text('[batching]\nwindow = "50us"\nmax_delay = "20us"\n')
+        return tmp_path
+
+    def test_p7_history_is_anchored_once_by_any_number_of_runs_and_by_a_stream_as_well(
+        self, data: Path, untidy: Untidy, rules: BatchConfig, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        with Node.open(Settings(data=str(data)), create=True) as node:
+            fill(node, untidy(3, 600), rules)
+            batches = emitted(node.store.log(LogSpec("out")))
+        options = ["--data", str(data), "--config", str(data / "millstream.toml"), "--json"]
+        stream = ["--stream", "--output", "out", "--available-now"]
+        told = []
+        for more in ([], [], stream):
+            assert run(["pipeline", "anchor", "in", *more, *options]) == 0
+            told.append(json.loads(capfd.readouterr().out))
+        first, again, streamed = told
+        assert (first["batches"], first["anchors"] > 0) == (len(batches), True)
+        assert [(one["batches"], one["anchors"], one["known"]) for one in (again, streamed)] == [
+            (0, 0, len(batches)),
+            (0, 0, len(batches)),
+        ]
+        assert first["head"] == again["head"] == streamed["head"]
+        with Node.open(Settings(data=str(data))) as node:
+            assert anchored(node, batches) == dict.fromkeys(batches, 1)
+            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+
+    def test_rules_that_changed_make_other_batches_and_are_told(
+        self, data: Path, untidy: Untidy, rules: BatchConfig
+    ) -> None:
+        with Node.open(Settings(data=str(data)), create=True) as node:
+            source, output = fill(node, untidy(4, 50), rules)
+            feed_of(node).step(force=True)
+            with output.writer() as writer:
+                known = next(m for b in output.read() for m in b if m.key)
+                item = json.loads(known.body)
+                item["events"] = item["events"][:-1] or [source.last_id]
+                writer.append([Message(json.dumps(item).encode(), known.key)])
+            with pytest.raises(PipelineError, match="known with other messages"):
+                feed_of(node).step(force=True)
