@@ -14,5 +14,6 @@ BENCHMARKS = {
     "batching-spark": "millstream.bench.batching_spark",
     "messaging": "millstream.bench.messaging",
     "anchoring": "millstream.bench.anchoring",
+    "mill": "millstream.bench.mill",
 }
 """Each benchmark by name, and the module that holds it (loaded only when it is run)."""

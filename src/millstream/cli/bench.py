@@ -42,6 +42,9 @@ from millstream.core.durable import write_durably
 )
 @click.option("--up-to", metavar="N", help="Of log-flat: how many messages the log grows to, as in 1e9.")
 @click.option("--stores", metavar="LIST", help="Of log-flat: where, as in segments,sqlite.")
+@click.option("--files", metavar="N", help="Of the mill: how many small files.")
+@click.option("--megabytes", metavar="N", help="Of the mill: the size of all large files together.")
+@click.option("--listed", metavar="N", help="Of the mill: how many items are listed.")
 def bench(
     name: str,
     runs: int,

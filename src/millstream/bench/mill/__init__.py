@@ -1,0 +1,194 @@
+"""Bulk tasks: every bit checked, copies made and found unchanged, against sha256sum and rclone, on the same files.
+
+Our copies are audited, synced to the disk one by one, and proven to hash to what the source's provider recorded; those
+of rclone are not synced.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.bench.mill.listed import prepare
+from millstream.bench.mill.workshop import COPY, Tree, Workshop, fill, large_files, small_files
+from millstream.core.clock import SystemClock
+from millstream.core.errors import InputError, MillstreamError
+from millstream.stores import LocalStore
+from millstream.testing.rclone import program, rclone
+
+ROUNDS = 3
+FILES: dict[Size, int] = {"quick": 50, "small": 2_000, "full": 20_000}
+MEGABYTES: dict[Size, int] = {"quick": 4, "small": 512, "full": 4_096}
+LISTED: dict[Size, int] = {"quick": 2_000, "small": 100_000, "full": 1_000_000}
+PARALLEL = 2
+"""Readers at once, ours and those of sha256sum."""
+
+_clock = SystemClock()
+_numbers = itertools.count(1)
+
+
+def comparisons(
+    size: Size, folder: Path, files: str | None = None, megabytes: str | None = None, listed: str | None = None
+) -> Iterator[Comparison]:
+    """Sweeps, first duplications and loops without a change over large and over small files; a loop over a listing.
+
+    *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed.
+    """
+    program()
+    source = folder / "source"
+    trees = [
+        large_files(_number("megabytes", megabytes, MEGABYTES[size]) << 20),
+        small_files(_number("files", files, FILES[size])),
+    ]
+    for tree in trees:
+        fill(LocalStore(source), tree)
+        with Workshop.opened(folder / "standing", source) as shop:
+            shop.duplicate(tree)
+            yield _sweeps(shop, tree, source)
+            yield _loops(shop, tree, source)
+        yield _duplications(folder, tree, source)
+    items = _number("listed", listed, LISTED[size])
+    prepare(folder, items)
+    yield Comparison(
+        title=f"A loop without a change over {items:,} listed items",
+        unit="items/s",
+        conditions="source and copy list as many, and the manifest has a row for each; in a process of its own",
+        contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
+    )
+
+
+def _number(name: str, text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--{name} is a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+def _described(tree: Tree) -> str:
+    return f"{tree.files:,} {tree.space} files ({tree.bytes / 1e6:,.0f} MB)"
+
+
+def _sweeps(shop: Workshop, tree: Tree, source: Path) -> Comparison:
+    copies = tree.folder(shop.folder / COPY)
+    return Comparison(
+        title=f"Integrity sweep of {_described(tree)}",
+        unit="MB/s",
+        conditions=(
+            f"files in the page cache; {PARALLEL} readers. sha256sum only prints sums. rclone check --download "
+            "compares two copies, and the bytes of both are counted. Ours compares provider, bytes, manifest and audit log, "
+            "and writes down each outcome"
+        ),
+        contenders=[
+            Contender(f"sha256sum, xargs -P{PARALLEL}", lambda: _read(tree, lambda: _sha256sum(copies))),
+            Contender("rclone check --download", lambda: _read(tree, lambda: _check(source, copies, tree), sides=2)),
+            Contender("millstream", lambda: _read(tree, lambda: shop.sweep(tree, threads=PARALLEL))),
+        ],
+    )
+
+
+def _loops(shop: Workshop, tree: Tree, source: Path) -> Comparison:
+    def loop() -> None:
+        plan = shop.plan(tree, shop.low)
+        assert (plan.same, plan.tasks) == (tree.files, 0), "nothing has changed"
+
+    copies = shop.folder / "rclone" / tree.space
+    _sync(source, copies, tree)
+    return Comparison(
+        title=f"A loop without a change over {_described(tree)}",
+        unit="files/s",
+        conditions="both compare sizes and times of all files; ours also the checksums that the manifest has of both",
+        contenders=[
+            Contender("rclone sync", lambda: _timed(tree.files, lambda: _sync(source, copies, tree))),
+            Contender("millstream", lambda: _timed(tree.files, loop)),
+        ],
+    )
+
+
+def _duplications(folder: Path, tree: Tree, source: Path) -> Comparison:
+    return Comparison(
+        title=f"First duplication of {_described(tree)}",
+        unit="MB/s",
+        conditions=(
+            "from one folder to another of the same disk. Ours is recorded, planned, queued, copied, proven against "
+            "the source's checksum, synced, audited and written into manifest and audit log"
+        ),
+        contenders=[
+            Contender("rclone sync", lambda: _copied(folder, tree, source, durable=False)),
+            Contender("rclone sync, then sync of the disk", lambda: _copied(folder, tree, source, durable=True)),
+            Contender("millstream", lambda: _duplicated(folder, tree, source)),
+        ],
+    )
+
+
+def _copied(folder: Path, tree: Tree, source: Path, *, durable: bool) -> Sample:
+    copies = folder / f"rclone-{next(_numbers)}"
+    os.sync()
+
+    def copy() -> None:
+        _sync(source, copies, tree)
+        if durable:
+            os.sync()
+
+    sample = _read(tree, copy)
+    shutil.rmtree(copies)
+    return sample
+
+
+def _duplicated(folder: Path, tree: Tree, source: Path) -> Sample:
+    os.sync()
+    with Workshop.opened(folder / f"first-{next(_numbers)}", source) as shop:
+        return _read(tree, lambda: shop.duplicate(tree))
+
+
+def _sha256sum(folder: Path) -> None:
+    found = subprocess.Popen(["find", folder, "-type", "f", "-print0"], stdout=subprocess.PIPE)
+    each = "1" if folder.name == "large" else "64"
+    subprocess.run(
+        ["xargs", "-0", f"-P{PARALLEL}", "-n", each, "sha256sum"],
+        stdin=found.stdout,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    assert found.stdout is not None
+    found.stdout.close()
+    found.wait()
+
+
+def _check(source: Path, copies: Path, tree: Tree) -> None:
+    _run("check", "--download", f"--checkers={PARALLEL}", str(tree.folder(source)), str(copies))
+
+
+def _sync(source: Path, copies: Path, tree: Tree) -> None:
+    _run("sync", str(tree.folder(source)), str(copies))
+
+
+def _run(*arguments: str) -> None:
+    done = rclone(*arguments)
+    if done.returncode:
+        raise MillstreamError(f"rclone {arguments[0]} ended with {done.returncode}: {done.stderr[-500:]}")
+
+
+def _listed(folder: Path, items: int) -> Sample:
+    command = [sys.executable, "-m", "millstream.bench.mill.listed", str(folder), str(items)]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    seconds, memory = map(float, printed.split())
+    return Sample(items / seconds, {"seconds": seconds, "MiB at most": memory})
+
+
+def _read(tree: Tree, work: Callable[[], object], *, sides: int = 1) -> Sample:
+    sample = _timed(tree.files * sides, work)
+    return Sample(sample.value * tree.bytes / tree.files / 1e6, {"files/s": sample.value})
+
+
+def _timed(count: int, work: Callable[[], object]) -> Sample:
+    began = _clock.monotonic()
+    work()
+    return Sample(count / (_clock.monotonic() - began))
