@@ -91,7 +91,7 @@ class Checker:
             fresh=is_fresh(seen.modified, now),
         )
         outcome = decide(observation)
-        if outcome.task == FollowUp.BIT_ERROR and self._is_elsewhere(row):
+        if outcome.task in (FollowUp.BIT_ERROR, FollowUp.AUDIT) and self._is_elsewhere(row):
             outcome = decide(msgspec.structs.replace(observation, elsewhere=True))
         result = _result(place, observation, seen, outcome, now)
         missed = None

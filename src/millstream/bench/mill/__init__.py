@@ -83,8 +83,8 @@ def _sweeps(shop: Workshop, tree: Tree, source: Path) -> Comparison:
         unit="MB/s",
         conditions=(
             f"files in the page cache; {PARALLEL} readers. sha256sum only prints sums. rclone check --download "
-            "compares two copies, and the bytes of both are counted. Ours compares provider, bytes, manifest and audit log, "
-            "and writes down each outcome"
+            "compares two copies, and the bytes of both are counted. Ours compares provider, bytes, manifest and audit "
+            "log, and writes down each outcome"
         ),
         contenders=[
             Contender(f"sha256sum, xargs -P{PARALLEL}", lambda: _read(tree, lambda: _sha256sum(copies))),

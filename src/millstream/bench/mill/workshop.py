@@ -23,12 +23,13 @@ from millstream.mill.auditor import AuditProcessor
 from millstream.mill.bit_log import BitLog
 from millstream.mill.check_writer import CheckWriter
 from millstream.mill.checker import Checker
+from millstream.mill.differences import Plan
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair
 from millstream.mill.policy_repository import Policies
 from millstream.mill.processor import Registry, Sink
-from millstream.mill.producer import Plan, plan_space_duplication
+from millstream.mill.producer import plan_space_duplication
 from millstream.mill.providers import Providers
 from millstream.mill.recorder import record_space
 from millstream.mill.report import ReportResult, SpaceTally
