@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cli.main import run
 from millstream.log import (
     DamagedLogError,
     Log,
@@ -39,6 +40,13 @@ def open_kind(tmp_path: Path) -> Iterator[Open]:
     yield open_one
     for store in stores:
         store.close()
+
+
+@pytest.fixture
+def server_url(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """The URL of a database without a log, of a kind of server."""
+    names = {"mysql": "database", "postgresql": "postgres_database"}
+    return lambda kind: request.getfixturevalue(names[kind])
 
 
 def fill(log: Log, count: int = 330) -> Log:
@@ -76,6 +84,30 @@ def test_a_copy_has_the_same_messages_under_the_same_ids(open_kind: Open, source
     fill(log, 400)
     assert copy_log(log, copy).messages == 70
     assert messages(copy) == messages(log)
+
+
+@pytest.mark.parametrize("server", ["mysql", "postgresql"])
+def test_a_log_goes_to_a_server_and_back_by_the_command_and_is_the_same(
+    server_url: Callable[[str], str], server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here, there, back = f"sqlite:///{tmp_path / 'a.db'}", server_url(server), f"segments:///{tmp_path / 'b'}"
+    with open_store(here) as store:
+        log = fill(store.log(SPEC))
+        with log.reader("kitchen") as reader:
+            reader.ack(range(1, 43))
+        log.trim(60)
+        before = messages(log)
+    for source, target in ((here, there), (there, back)):
+        assert run(["log", "copy", source, target, "weather", "--consumers"]) == 0, capfd.readouterr().err
+        assert run(["log", "copy", source, target, "weather"]) == 0
+    assert there.partition("//")[2].partition("@")[0] not in capfd.readouterr().out
+    for url in (there, back):
+        with open_store(url) as store:
+            copy = store.log(SPEC, create=False)
+            assert (copy.first_id, copy.last_id, copy.pointer("kitchen")) == (60, 330, 42)
+            assert messages(copy) == before
+            assert copy.verify().ok
+            assert fill(copy, 400).last_id == 400
 
 
 @pytest.mark.parametrize("target", KINDS)

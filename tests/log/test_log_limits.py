@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, MessageTooLargeError, open_store
+from millstream.log import IdRange, LogInputError, LogSpec, MessageTooLargeError, open_store
 from millstream.log.backend import Backend, Commit
 from millstream.log.memory import MemoryBackend
 from millstream.log.mysql import MysqlBackend, parse_place
+from millstream.log.nerve.backend import NerveBackend
+from millstream.log.nerve.place import parse_nerve
 from millstream.log.sqlite import SqliteBackend
 from millstream.testing.log_backends import NAME, block
 
@@ -36,6 +38,46 @@ def test_ids_go_up_to_the_largest_there_is(backend: Backend) -> None:
     backend.commit(NAME, Commit(1, 0, LAST, 5, [block(LAST - 1, [b"a", b"b"])]))
     assert backend.head(NAME).last_id == LAST
     assert [(b.first_id, b.last_id) for b in backend.read(NAME, LAST, LAST, max_bytes=1)] == [(LAST - 1, LAST)]
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "segments", "mysql", "postgresql", "nerve"])
+def test_a_log_is_written_up_to_the_largest_id_and_is_full_then(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    urls: dict[str, Callable[[], str]] = {
+        "memory": lambda: "memory://",
+        "mysql": lambda: request.getfixturevalue("database"),
+        "postgresql": lambda: request.getfixturevalue("postgres_database"),
+        "nerve": lambda: f"{request.getfixturevalue('queues')}?layout=nerve&shards=4",
+    }
+    with open_store(urls.get(kind, lambda: f"{kind}:///{tmp_path / 'log'}")()) as store:
+        log = store.log(LogSpec(NAME), first_id=LAST - 2)
+        with log.writer() as writer:
+            assert writer.append([b"a", b"b"]) == IdRange(LAST - 2, LAST - 1)
+        with log.writer() as writer:
+            assert writer.send(b"c") == LAST
+            with pytest.raises(LogInputError, match="is full: it has no id after"):
+                writer.append([b"d"])
+        expected = [(LAST - 2, b"a"), (LAST - 1, b"b"), (LAST, b"c")]
+        assert [pair for batch in log.read() for pair in batch.bodies()] == expected
+        with log.reader("last") as reader:
+            gap, batch = reader.batches()
+            assert (gap.first_id, gap.last_id) == (1, LAST - 3)
+            reader.ack(batch.ids)
+            assert reader.pointer == LAST
+        assert list(log.reader("last").batches()) == []
+        assert (log.first_id, log.last_id, log.info().count, log.verify().ok) == (LAST - 2, LAST, 3, True)
+
+
+def test_a_queue_takes_no_ids_without_messages(queues: str) -> None:
+    place = parse_nerve(f"{queues}?layout=nerve&shards=4")
+    backend = NerveBackend(place, SystemClock())
+    backend.create(NAME)
+    assert backend.take_lease(NAME, epoch=0, holder=b"first", until=2**62)
+    with pytest.raises(LogInputError, match=f"2 messages cannot take the ids 1 to {LAST}"):
+        backend.commit(NAME, Commit(1, 0, LAST, 5, [block(LAST - 1, [b"a", b"b"])]))
+    assert backend.head(NAME).last_id == 0
     backend.close()
 
 

@@ -148,6 +148,8 @@ class RowWriter:
 def _shares(commit: Commit, shards: int) -> Iterator[Share]:
     bodies = [body for block in commit.blocks for body in _bodies(block.data)]
     first = commit.previous_id + 1
+    if len(bodies) != commit.last_id - commit.previous_id:
+        raise LogInputError(f"{len(bodies)} messages cannot take the ids {first} to {commit.last_id}, one each")
     for offset in range(min(shards, len(bodies))):
         start = first + offset
         yield Share(start % shards, range(start, commit.last_id + 1, shards), bodies[offset::shards])

@@ -56,6 +56,28 @@ def choose_driver(place: Place) -> Driver[Place]:
 
 def connect(place: Place, *, database: bool = True) -> PostgresConnection:
     """Connect to *place*. Raises :class:`ServerError`."""
+    from psycopg.errors import ConnectionTimeout
+
+    try:
+        return _connected(place, place.database if database else _MAINTENANCE)
+    except ServerError as error:
+        silent = isinstance(error.__cause__, ConnectionTimeout)
+        if database and error.code == CONNECTION_LOST and not silent and _is_absent(place):
+            raise ServerError(UNKNOWN_DATABASE, str(error)) from error
+        raise
+
+
+def _is_absent(place: Place) -> bool:
+    """Whether the server answers and has no such database. Of a connection that failed it is known in words alone,
+    which are in the language of the server."""
+    try:
+        with contextlib.closing(_connected(place, _MAINTENANCE)) as connection:
+            return not connection.rows("SELECT 1 FROM pg_database WHERE datname = ?", place.database)
+    except ServerError:
+        return False
+
+
+def _connected(place: Place, database: str) -> PostgresConnection:
     from psycopg.types.numeric import Int8BinaryDumper
 
     with coded():
@@ -64,7 +86,7 @@ def connect(place: Place, *, database: bool = True) -> PostgresConnection:
             port=place.port,
             user=place.user,
             password=place.password or None,
-            dbname=place.database if database else _MAINTENANCE,
+            dbname=database,
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
             client_encoding="utf8",
@@ -97,14 +119,12 @@ def _code(error: psycopg.Error, lost: bool) -> str:
     """The error's code. While connecting psycopg has none, only the server's words, of which some are known."""
     if error.sqlstate:
         return error.sqlstate
-    known = (code for words, code in _WORDS if words.search(str(error)))
-    return next(known, CONNECTION_LOST if lost else "")
+    if _REFUSED.search(str(error)) or (error.pgconn is not None and error.pgconn.needs_password):
+        return "28000"
+    return CONNECTION_LOST if lost else ""
 
 
-_WORDS = (
-    (re.compile(r'database ".*" does not exist'), UNKNOWN_DATABASE),
-    (re.compile(r'role ".*" |password|pg_hba\.conf|permission denied|certificate|does not support SSL'), "28000"),
-)
+_REFUSED = re.compile(r'role ".*" |password|pg_hba\.conf|permission denied|certificate|does not support SSL')
 
 
 def _tls(place: Place) -> dict[str, Any]:
