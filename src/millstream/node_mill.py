@@ -18,7 +18,7 @@ from millstream.log import LogStore
 from millstream.mill.alarms import Alarms
 from millstream.mill.audit_log import AuditLog
 from millstream.mill.audit_trail import AuditTrail
-from millstream.mill.auditor import AuditProcessor
+from millstream.mill.auditor import AuditProcessor, NotifyProcessor
 from millstream.mill.bit_log import BitLog
 from millstream.mill.brake import Brake, Budgets
 from millstream.mill.check_writer import CheckWriter
@@ -33,7 +33,7 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.monitor import Monitor
 from millstream.mill.notices import Command, Mail, Receiver, WebHook
 from millstream.mill.policy_places import PolicyPlace
-from millstream.mill.policy_repository import Policies, PolicyRepository
+from millstream.mill.policy_repository import Policies, PolicyRepository, Refreshed
 from millstream.mill.processor import Processor, Registry, Sink
 from millstream.mill.providers import Providers
 from millstream.mill.repair_log import RepairLog
@@ -49,6 +49,7 @@ from millstream.mill.tasks import (
     BitError,
     BitReport,
     Duplicate,
+    Notify,
     QueueName,
     Repair,
     StorageStatistics,
@@ -177,6 +178,8 @@ class MillNode(abc.ABC):
     def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first."""
         providers, manifest, checker = self.providers, self.manifest, self.checker
+        policies = Refreshed(PolicyRepository(self.policy_place), self.clock)
+        receivers = _receivers(self.settings.mill.alarms)
         processors: dict[type[Any], Processor] = {
             Duplicate: DuplicationProcessor(providers, manifest, self.brake),
             BitCheck: BitCheckProcessor(checker),
@@ -184,7 +187,8 @@ class MillNode(abc.ABC):
             BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, self.reporter),
             StorageStatistics: StatisticsProcessor(manifest, self.statistics, providers),
             Repair: RepairProcessor(self.repairer),
-            Audit: AuditProcessor(self.outbox, lambda: self.policies),
+            Audit: AuditProcessor(self.outbox, policies, notify=bool(receivers)),
+            Notify: NotifyProcessor(receivers),
         }
         mill = self.settings.mill
         return WorkerManager(

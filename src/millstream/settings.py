@@ -242,7 +242,8 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bulk tasks. ``policies`` is the folder of the policy files, or ``STORE:SPACE`` for a space of a store.
 
     Empty means the folder ``policies`` in the data folder.
-    ``visibility`` is how long a task is hidden once a worker has it; leases are extended while it works.
+    ``visibility`` is how long a task is hidden once a worker has it; leases are extended while it works. ``pools`` are
+    lists of queues, the first comes first, in addition to (or in the place of) those that are built in.
     """
 
     account: str = "local"
@@ -251,6 +252,7 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alarms: AlarmSettings = AlarmSettings()
     produce: ProduceSettings = ProduceSettings()
     brake: BrakeSettings = BrakeSettings()
+    pools: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     visibility: Duration = Duration(60 * MICROSECONDS)
 
 

@@ -114,7 +114,7 @@ def test_mail_is_sent() -> None:
         port = server.server_address[1]
     assert "Subject: Millstream: dead-letters in audit" in text and "To: ann@example.org" in text
     assert ALARM.message in text
-    with pytest.raises(NoticeError, match="did not take the alarm"):
+    with pytest.raises(NoticeError, match="did not take the notice"):
         Mail("127.0.0.1", port, "mill@example.org", ["ann@example.org"]).tell(ALARM)
 
 

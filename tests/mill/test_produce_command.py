@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.clock import SystemClock
 from millstream.stores import LocalStore
 
 Run = Callable[..., tuple[int, list[Any]]]
@@ -99,6 +100,34 @@ def test_a_producer_that_was_stopped_ends_in_order(data: Path, mill: Run) -> Non
         assert json.loads(child.stdout.readline())["outcome"] == "done"
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 0
+
+
+def test_pools_and_producers_work_in_one_process_until_it_is_stopped(data: Path) -> None:
+    program = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    pools = ["--pool", "duplication", "--pool", "bits", "--pool", "bit-report", "--produce"]
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, "mill", "work", *pools, "--data", str(data), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None and child.stderr is not None
+    with child.stdout, child.stderr:
+        said = [child.stderr.readline() for _ in range(4)]
+        assert said[0].startswith(b"working on duplication-high, duplication-low, audit, bit-integrity (pool duplic")
+        copies, deadline = LocalStore(data / "stores" / "two"), SystemClock().monotonic() + 60
+        while not copies.has_space("s") or len(copies.entries("s")) < 12:
+            assert SystemClock().monotonic() < deadline
+            SystemClock().sleep(0.1)
+        child.send_signal(signal.SIGTERM)
+        assert json.loads(child.stdout.read())["dead"] == 0
+        assert child.wait(60) == 0
+
+
+def test_named_pools_drain_their_queues(mill: Run) -> None:
+    mill("produce", "duplication", "--once")
+    code, (tally,) = mill("work", "--pool", "duplication", "--pool", "audit", "--drain")
+    assert (code, tally["done"], tally["dead"]) == (0, 13, 0)
+    assert mill("work", "--pool", "nobody")[0] == 2
 
 
 def test_p8_an_emptied_source_is_held_until_somebody_approves(data: Path, mill: Run) -> None:

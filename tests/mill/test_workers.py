@@ -15,7 +15,8 @@ import msgspec
 import pytest
 from sqlalchemy import create_engine
 
-from millstream.core.clock import SystemClock
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec, open_store
 from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.errors import NoAnswerError
@@ -77,6 +78,74 @@ def test_the_first_queue_is_emptied_before_the_second_is_touched(world: Any) -> 
     processor = Scripted()
     manager(world, processor, "high", "low").run_until_drained()
     assert [name.split()[0] for name, _ in processor.done] == ["high"] * 15 + ["low"] * 15
+
+
+def taken_in_order(world: Any, **more: Any) -> list[str]:
+    world.queue("low").put([task(f"low {n}") for n in range(10)])
+    world.queue("lowest").put([task(f"lowest {n}") for n in range(10)])
+    world.queue("high").put([task(f"high {n}") for n in range(400)])
+    processor = Scripted()
+    manager(world, processor, "high", "low", "lowest", **more).run_until_drained()
+    return [name.split()[0] for name, _ in processor.done]
+
+
+def test_a_long_first_queue_does_not_keep_the_lower_ones_waiting_for_ever(world: Any) -> None:
+    order = taken_in_order(world, fairness=10)
+    assert (order[:90], len(order)) == (["high"] * 90, 420)
+    for lower in ("low", "lowest"):
+        assert order.index(lower) < 200
+        assert order.count(lower) == 10
+
+
+def test_without_fairness_the_order_is_strict(world: Any) -> None:
+    assert taken_in_order(world, fairness=0) == ["high"] * 400 + ["low"] * 10 + ["lowest"] * 10
+
+
+def test_a_queue_that_does_not_answer_for_a_while_interrupts_the_work_and_ends_it_not(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(30)])
+
+    class Away(LogWorkQueue):
+        calls = 0
+
+        def lease(self, count: int, *, visibility: float) -> Any:
+            Away.calls += 1
+            if Away.calls in (1, 3, 4):
+                raise SqlBusyError("the database did not answer")
+            return super().lease(count, visibility=visibility)
+
+    class Hasty(VirtualClock):
+        def wait(self, condition: threading.Condition, seconds: float | None) -> bool:
+            return super().wait(condition, seconds) if seconds is None else condition.wait(0.01)
+
+    world.queue("low").close()
+    world.clock = Hasty()
+    queue = Away(world.log_store.log(LogSpec("low")), world.clock)
+    done: list[str] = []
+
+    def note(name: str, _attempt: int) -> None:
+        done.append(name)
+        if len(set(done)) == 30:
+            worker.stop()
+
+    worker = WorkerManager([queue], Registry({BitCheck: Scripted(note)}), Sink(world.manifest, {}), world.clock)
+    tally = worker.run()
+    assert (tally.interrupted, set(done)) == (3, {str(n) for n in range(30)})
+    assert queue.depth().leased == 0
+    queue.close()
+
+
+def test_managers_that_share_a_queue_do_each_task_once(world: Any) -> None:
+    world.clock = SystemClock()
+    world.queue("shared").put([task(str(n)) for n in range(300)])
+    processor = Scripted()
+    managers = [manager(world, processor, "shared", threads=2) for _ in range(3)]
+    threads = [threading.Thread(target=one.run_until_drained) for one in managers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert sorted(processor.done) == sorted((str(n), 1) for n in range(300))
+    assert sum(one.tally.done for one in managers) == 300
 
 
 def test_at_most_ten_tasks_are_taken_at_a_time(world: Any) -> None:
@@ -346,13 +415,15 @@ def test_progress_is_told_after_every_group(world: Any) -> None:
 
 
 def test_a_tally_is_plain_data() -> None:
-    assert msgspec.to_builtins(Tally(done=1)) == {"done": 1, "failed": 0, "dead": 0, "waiting": 0, "lost": 0}
+    others = dict.fromkeys(("failed", "dead", "waiting", "lost", "interrupted"), 0)
+    assert msgspec.to_builtins(Tally(done=1)) == {"done": 1, **others}
 
 
 WORKER = """
 import sys
 import sqlalchemy as sa
-from millstream.core.clock import SystemClock
+from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec, open_store
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError

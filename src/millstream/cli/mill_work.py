@@ -1,54 +1,153 @@
-"""``millstream mill work``: workers on the queues of the mill."""
+"""``millstream mill work``: pools of workers on the queues of the mill."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 import click
+import msgspec
 
 from millstream.cli.common import data_options, json_option
-from millstream.cli.mill_progress import print_tally
+from millstream.cli.mill_progress import WorkStatus, print_tally
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import MillstreamError
+from millstream.mill.looping.loop import Loop
+from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.monitor import Monitor, serve_figures
 from millstream.mill.tasks import QueueName
+from millstream.mill.worker_pools import ALL, queues_of
+from millstream.mill.workers import Tally, WorkerManager
 from millstream.node import Node
 from millstream.settings import Settings
-
-WORK = (
-    QueueName.AUDIT,
-    QueueName.DUPLICATION_HIGH,
-    QueueName.REPAIR,
-    QueueName.DUPLICATION_LOW,
-    QueueName.BIT_INTEGRITY,
-)
-"""The queues that ``mill work`` empties, in order of priority."""
 
 
 @click.command()
 @click.argument("queues", nargs=-1, type=click.Choice([name.value for name in QueueName]))
+@click.option(
+    "--pool", "pools", multiple=True, metavar="NAME", help="Run this pool of workers (settings mill.pools); repeatable."
+)
+@click.option("--produce", is_flag=True, help="Run the looping producers as well (see `millstream mill produce`).")
 @click.option("--drain", is_flag=True, help="End when nothing is left to do.")
 @click.option("--monitor", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve figures of the queues.")
 @data_options
 @json_option
-def work(settings: Settings, queues: Sequence[str], drain: bool, port: int | None, as_json: bool) -> int:
+def work(
+    settings: Settings,
+    queues: Sequence[str],
+    pools: Sequence[str],
+    produce: bool,
+    drain: bool,
+    port: int | None,
+    as_json: bool,
+) -> int:
     """Work on tasks, the first queue named before the second, until stopped (SIGTERM lets running tasks end).
 
-    Meanwhile the queues are watched, and whom the settings name (mill.alarms) is told of dead letters and of too many
-    tasks. With --monitor, http://127.0.0.1:PORT/workers says as JSON how many workers each queue should have, and
-    /metrics the same to Prometheus.
+    Without QUEUES, pools of workers are run, each on queues of its own in an order of its own; without --pool, one that
+    works on all. Meanwhile the queues are watched, and whom the settings name (mill.alarms) is told of dead letters and
+    of too many tasks. With --monitor, http://127.0.0.1:PORT/workers says as JSON how many workers each queue should
+    have, and /metrics the same to Prometheus. Exit code 1 if a task died.
     """
-    with Node.open(settings) as node:
-        names = [QueueName(name) for name in queues] or WORK
-        manager = node.workers(*names)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: manager.stop())
-        click.echo(f"working on {', '.join(names)}; stop with Ctrl-C or SIGTERM", err=True)
-        with _watching(node.monitor(*names), port):
-            tally = manager.run_until_drained() if drain else manager.run()
-        print_tally(tally, as_json)
+    if queues and pools:
+        raise click.UsageError("name queues or pools, not both")
+    chosen = (
+        {"queues": tuple(map(QueueName, queues))}
+        if queues
+        else {name: queues_of(name, settings.mill.pools) for name in pools or (ALL,)}
+    )
+    names = tuple(dict.fromkeys(name for each in chosen.values() for name in each))
+    with Node.open(settings) as node, WorkStatus() as status:
+        managers = dict[str, WorkerManager]()
+
+        def show(pool: str, tally: Tally) -> None:
+            status.show(pool, tally)
+            _wake(managers, but=pool)
+
+        for pool, each in chosen.items():
+            managers[pool] = node.workers(*each, on_progress=functools.partial(show, pool))
+        _stop_on_signals(managers)
+        for pool, each in chosen.items():
+            click.echo(f"working on {', '.join(each)}{f' (pool {pool})' if pools else ''}", err=True)
+        click.echo("stop with Ctrl-C or SIGTERM", err=True)
+        producing = _producing(node, lambda: _wake(managers)) if produce else contextlib.nullcontext()
+        with _watching(node.monitor(*names), port), producing:
+            tally = _run(managers, drain)
+    print_tally(tally, as_json)
     return 1 if tally.dead else 0
+
+
+def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:
+    def stop(*_: object) -> None:
+        for manager in managers.values():
+            manager.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+
+
+def _wake(managers: Mapping[str, WorkerManager], but: str = "") -> None:
+    """Tell the others that there may be tasks, so that they do not sleep for minutes."""
+    for pool, manager in managers.items():
+        if pool != but:
+            manager.wake()
+
+
+def _run(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
+    """Let all work; when one fails the others end in order, and its error is raised."""
+
+    def work_of(manager: WorkerManager) -> Tally:
+        try:
+            return manager.run_until_drained() if drain else manager.run()
+        except BaseException:
+            for other in managers.values():
+                other.stop()
+            raise
+
+    with ThreadPoolExecutor(len(managers), thread_name_prefix="mill-pool") as pool:
+        futures = [pool.submit(work_of, manager) for manager in managers.values()]
+        wait(futures)
+    tallies = [msgspec.structs.astuple(future.result()) for future in futures]
+    return Tally(*(functools.reduce(operator.add, column) for column in zip(*tallies, strict=True)))
+
+
+@contextlib.contextmanager
+def _producing(node: Node, wake: Callable[[], None]) -> Iterator[None]:
+    """Run both looping producers for the length of the block, and call *wake* when they have put tasks."""
+    settings, ended = node.settings.mill.produce, threading.Event()
+    duplication, _ = node.duplication_loop(SpaceFilter(), on_progress=lambda _: wake())
+    bits = node.bit_loop(SpaceFilter(), on_progress=lambda _: wake())
+
+    def again_and_again(run: Callable[[], object], every: float) -> None:
+        while not ended.is_set():
+            try:
+                run()
+            except MillstreamError as error:
+                click.echo(f"producer: {error}", err=True)
+            ended.wait(every)
+
+    loops: list[tuple[Loop[Any], int]] = [(duplication, settings.duplication_every), (bits, settings.bits_every)]
+    threads = [
+        threading.Thread(
+            target=again_and_again,
+            args=[functools.partial(loop.run, ended.is_set), every / MICROSECONDS],
+            name="mill-producer",
+        )
+        for loop, every in loops
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
 
 
 @contextlib.contextmanager

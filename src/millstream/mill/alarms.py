@@ -21,6 +21,11 @@ class Alarm(msgspec.Struct, frozen=True):
     count: int
     over: bool = False
 
+    @property
+    def subject(self) -> str:
+        """What it is about, in a few words."""
+        return f"{self.kind} in {self.queue}" + (" (over)" if self.over else "")
+
 
 class Alarms:
     """Watches queues: dead letters that are not empty (seed document, "Queue Monitors"), and more than *most* tasks."""

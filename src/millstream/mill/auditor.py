@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 
+from millstream.core.clock import MICROSECONDS
 from millstream.mill.manifest import Event
+from millstream.mill.notices import NewSpace, Receiver
 from millstream.mill.policy_repository import Policies
 from millstream.mill.processor import Result
-from millstream.mill.tasks import Audit, Duplicate, QueueName, Task
+from millstream.mill.tasks import Audit, Duplicate, Notify, QueueName, Task
 from millstream.stores.audit import AuditAction, AuditEvent, Outbox
 from millstream.stores.protocol import DEFAULT_MIMETYPE
 
@@ -26,12 +29,12 @@ DUPLICATED = frozenset(
 class AuditProcessor:
     """Takes :class:`Audit` tasks to their end. An event that is not in *outbox* any more was processed before.
 
-    *policies* gives the policies as they are now. Tasks go to the high-priority queue, however long it is.
+    *policies* gives the policies as they are now. Tasks go to the high-priority queue, however long it is. With
+    *notify* people are told of new spaces.
     """
 
-    def __init__(self, outbox: Outbox, policies: Callable[[], Policies]) -> None:
-        self._outbox = outbox
-        self._policies = policies
+    def __init__(self, outbox: Outbox, policies: Callable[[], Policies], *, notify: bool = False) -> None:
+        self._outbox, self._policies, self._notify = outbox, policies, notify
 
     def process(self, task: Audit, attempt: int) -> Result:  # noqa: ARG002
         """The audit log's row, the manifest's row, and a task for each copy."""
@@ -40,12 +43,34 @@ class AuditProcessor:
             return Result(f"audit event {task.number} was processed before")
         recorded = manifest_event(event)
         tasks = tuple(_duplications(event, self._policies()))
+        if self._notify and event.action == AuditAction.CREATE_SPACE:
+            notify = Notify(event.account, event.store, event.space, event.user, event.at)
+            tasks = (*tasks, (QueueName.AUDIT, notify))
         return Result(
-            f"{event.action.value} {event.space}/{event.content_id}: {len(tasks)} copies to bring in line",
+            f"{event.action.value} {event.space}/{event.content_id}: {len(tasks)} tasks",
             events=(recorded,) if recorded else (),
             tasks=tasks,
             audits=(event,),
         )
+
+
+class NotifyProcessor:
+    """Takes :class:`Notify` tasks to their end: every one of *receivers* is told, or the task fails.
+
+    It is a task of its own, so that no mail server keeps a change from the audit log, the manifest or the copies.
+    """
+
+    def __init__(self, receivers: Sequence[Receiver]) -> None:
+        self._receivers = receivers
+
+    def process(self, task: Notify, attempt: int) -> Result:  # noqa: ARG002
+        """Raises :class:`~millstream.mill.notices.NoticeError` where one of the receivers was not told."""
+        at = f"{datetime.fromtimestamp(task.at / MICROSECONDS, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        text = f"{task.user} made the space {task.space!r} in store {task.store!r} of {task.account!r} at {at}"
+        notice = NewSpace(task.account, task.store, task.space, text)
+        for receiver in self._receivers:
+            receiver.tell(notice)
+        return Result(f"{len(self._receivers)} receivers told of the space {task.space!r}")
 
 
 def manifest_event(event: AuditEvent) -> Event | None:

@@ -29,6 +29,10 @@ class FilterError(MillError, InputError):
     """The list of spaces cannot be used as it is."""
 
 
+class UnknownPoolError(MillError, InputError):
+    """There is no such pool of workers."""
+
+
 class ProducerStateError(MillError, InputError):
     """The state file of a producer cannot be used."""
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from millstream.core.clock import Clock
 from millstream.mill.errors import PolicyError
 from millstream.mill.policy import Policy, Warned, parse_accounts, parse_policy, policy_file
 from millstream.mill.policy_places import MAX_BYTES, FolderPlace, PolicyPlace, SpacePlace
-from millstream.stores.protocol import Store
+from millstream.stores.protocol import Store, StoreError
 
 ACCOUNTS_FILE = "duplication-accounts.json"
+REFRESH_SECONDS = 60.0
+"""How long a worker goes by the policies that it has read."""
+
+_log = logging.getLogger(__name__)
 
 
 class Policies(msgspec.Struct, frozen=True):
@@ -75,6 +82,33 @@ class PolicyRepository:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise PolicyError(f"{name} in {self.place.where} is not UTF-8 text: {error}") from error
+
+
+class Refreshed:
+    """The policies of *repository*, read again when they are older than *seconds*. Thread-safe.
+
+    What cannot be read then keeps the ones that are in force, and is logged; only the first reading may fail.
+    """
+
+    def __init__(self, repository: PolicyRepository, clock: Clock, seconds: float = REFRESH_SECONDS) -> None:
+        self._repository, self._clock, self._seconds = repository, clock, seconds
+        self._lock = threading.Lock()
+        self._policies: Policies | None = None
+        self._read_at = 0.0
+
+    def __call__(self) -> Policies:
+        """The policies as they were *seconds* ago or later. Raises :class:`PolicyError` where none were read so far."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._policies is None:
+                self._policies, self._read_at = self._repository.load(), now
+            elif now - self._read_at >= self._seconds:
+                self._read_at = now
+                try:
+                    self._policies = self._repository.load()
+                except (PolicyError, StoreError) as error:
+                    _log.warning("the duplication policies of before stay in force: %s", error)
+            return self._policies
 
 
 def check_account(account: str) -> None:

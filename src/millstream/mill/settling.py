@@ -20,13 +20,16 @@ PENALTY_FACTOR = 6.0
 
 
 class Tally(msgspec.Struct):
-    """What a manager has done so far. ``waiting`` tasks asked to be done again later."""
+    """What a manager has done so far. ``waiting`` tasks asked to be done again later; the leases of ``lost`` ones ran
+    out. It was ``interrupted`` so often by a queue or a database that did not answer.
+    """
 
     done: int = 0
     failed: int = 0
     dead: int = 0
     waiting: int = 0
     lost: int = 0
+    interrupted: int = 0
 
 
 class Job(msgspec.Struct, eq=False):

@@ -93,7 +93,17 @@ class Audit(msgspec.Struct, frozen=True, tag="audit", forbid_unknown_fields=True
     number: int
 
 
-Task = Duplicate | BitCheck | BitError | BitReport | StorageStatistics | Repair | Audit
+class Notify(msgspec.Struct, frozen=True, tag="notify", forbid_unknown_fields=True):
+    """Tell people that *user* made a new space, at ``at`` (microseconds since the epoch, UTC)."""
+
+    account: str
+    store: str
+    space: str
+    user: str
+    at: int
+
+
+Task = Duplicate | BitCheck | BitError | BitReport | StorageStatistics | Repair | Audit | Notify
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(Task)

@@ -1,14 +1,16 @@
 """The worker manager (seed document duracloud-mill, "Worker Manager").
 
 One dispatcher takes up to ten tasks at a time from the first queue, in strict order of priority, that has any, and
-hands them to a pool of threads. It alone talks to the queues: it extends leases while tasks wait and run, writes down
-what a group of finished tasks found, and only then acknowledges them. A failed task goes to the back of its queue, and
-after its third failure to the dead letters, with the error's text.
+hands them to a pool of threads; now and then a lower queue comes first, so that none waits for ever. The dispatcher
+alone talks to the queues: it extends leases while tasks wait and run, writes down what a group of finished tasks found,
+and only then acknowledges them. A failed task goes to the back of its queue, and after its third failure to the dead
+letters, with the error's text.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,9 @@ MOST_LEASES = 10
 """A task leased so often without an end seems to bring its workers down, and is set aside unread."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class WorkerSettings(msgspec.Struct, frozen=True):
     """How a worker manager works; times are in seconds.
 
@@ -43,7 +48,8 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     of a worker that was killed stay hidden. Finished tasks are settled in groups: at ``group`` tasks, or ``linger``
     after the first. A task that failed goes to the back of its queue; for a transient reason it waits there, at first
     for ``transient_first``, then six times as long. An idle manager looks again after ``idle_first``, twice as long
-    each time up to ``idle_longest`` (seed document: 1 to 8 minutes).
+    each time up to ``idle_longest`` (seed document: 1 to 8 minutes). Of ``fairness`` takes one begins with a lower
+    queue, each of them in turn; with 0 none does.
     """
 
     threads: int = 8
@@ -53,6 +59,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     transient_first: float = 10.0
     idle_first: float = 60.0
     idle_longest: float = 480.0
+    fairness: int = 10
 
 
 class WorkerManager:
@@ -78,8 +85,9 @@ class WorkerManager:
         self._settings = settings
         self._on_progress = on_progress
         self._changed = threading.Condition()
-        self._stopping = False
+        self._stopping = self._woken = False
         self._jobs: list[Job] = []
+        self._takes = 0
         self._settler = Settler(sink, metrics or NoMetrics(), settings.transient_first)
 
     @property
@@ -93,13 +101,33 @@ class WorkerManager:
         with self._changed:
             self._changed.notify_all()
 
+    def wake(self) -> None:
+        """Look at the queues soon, if idle: somebody has put tasks on them."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
     def run_until_drained(self) -> Tally:
         """Work until no task is ready, leased or delayed on any queue; dead ones stay where they are."""
         return self._run(self._await_delayed)
 
     def run(self) -> Tally:
-        """Work until :meth:`stop` is called."""
-        return self._run(self._pause)
+        """Work until :meth:`stop` is called.
+
+        When a queue or a database does not answer, all tasks are given back, as far as that goes, and after a while the
+        work goes on.
+        """
+        pause = self._settings.transient_first
+        while not self._stopping:
+            try:
+                return self._run(self._pause)
+            except MillstreamError as error:
+                if not error.transient:
+                    raise
+                _log.warning("work goes on in %.0f s: %s", pause, error)
+                self.tally.interrupted += 1
+                self._pause(pause)
+        return self.tally
 
     def _run(self, go_on_when_idle: Callable[[float], bool]) -> Tally:
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="mill-worker") as pool:
@@ -129,7 +157,7 @@ class WorkerManager:
         """Fill up the pool and its reserve; True if anything was taken."""
         taken = False
         while sum(job.finished_at is None for job in self._jobs) < RESERVE * self._settings.threads:
-            jobs = next(filter(None, map(self._lease, self._queues)), [])
+            jobs = next(filter(None, map(self._lease, self._order())), [])
             if not jobs:
                 break
             taken = True
@@ -138,6 +166,15 @@ class WorkerManager:
                 job.future = pool.submit(self._process, job.lease)
                 job.future.add_done_callback(lambda _, job=job: self._finished(job))  # type: ignore[misc]
         return taken
+
+    def _order(self) -> list[WorkQueue]:
+        """The queues in the order of priority, or, when it is its turn, with a lower one before the others."""
+        self._takes += 1
+        lower = self._queues[1:]
+        if not lower or not self._settings.fairness or self._takes % self._settings.fairness:
+            return self._queues
+        first = lower[self._takes // self._settings.fairness % len(lower)]
+        return [first, *(queue for queue in self._queues if queue is not first)]
 
     def _lease(self, queue: WorkQueue) -> list[Job]:
         extend_at = self._clock.monotonic() + self._settings.visibility / 2
@@ -205,10 +242,11 @@ class WorkerManager:
         return True
 
     def _pause(self, seconds: float) -> bool:
-        """Wait for *seconds* unless stopped before; True if the work goes on."""
+        """Wait for *seconds* unless stopped or woken before; True if the work goes on."""
         with self._changed:
-            if not self._stopping:
+            if not self._stopping and not self._woken:
                 self._clock.wait(self._changed, seconds)
+            self._woken = False
         return not self._stopping
 
     def _drain(self) -> None:
