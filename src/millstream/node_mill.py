@@ -248,9 +248,8 @@ class MillNode(abc.ABC):
     def monitor(self, *names: QueueName) -> Monitor:
         """Watches the queues *names*, and tells whom the settings name of alarms."""
         alarms = self.settings.mill.alarms
-        return Monitor(
-            {name.value: self.queue(name) for name in names}, self.clock, Alarms(alarms.most), _receivers(alarms)
-        )
+        watch = Alarms(alarms.most, alarms.longest / MICROSECONDS)
+        return Monitor({name.value: self.queue(name) for name in names}, self.clock, watch, _receivers(alarms))
 
 
 def _anchor(report: Report) -> str:

@@ -195,13 +195,15 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlarmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is told when a queue has dead letters, or more than ``most`` tasks, while `millstream mill work` runs.
+    """Who is told when a queue has dead letters, more than ``most`` tasks, or one that has been ready for more than
+    ``longest``, while `millstream mill work` runs.
 
     ``webhook`` is a URL, ``command`` a program with its arguments (it reads JSON), ``mail_to`` are addresses that get
     mail from ``mail_from`` through the server ``smtp_host``.
     """
 
     most: int = 1_000_000
+    longest: Duration = Duration(24 * 3600 * MICROSECONDS)
     webhook: str = ""
     command: tuple[str, ...] = ()
     mail_to: tuple[str, ...] = ()

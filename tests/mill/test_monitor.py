@@ -32,7 +32,7 @@ def kinds(alarms: Alarms, at: float, **depths: Depth) -> list[tuple[str, str, bo
 
 
 def test_an_alarm_is_told_when_it_begins_each_hour_and_when_it_is_over() -> None:
-    alarms = Alarms(most=10)
+    alarms = Alarms(most=10, longest=3600)
     assert kinds(alarms, 0, a=depth(ready=10), b=depth()) == []
     assert kinds(alarms, 60, a=depth(dead=1), b=depth(ready=11)) == [
         ("a", "dead-letters", False),
@@ -43,6 +43,17 @@ def test_an_alarm_is_told_when_it_begins_each_hour_and_when_it_is_over() -> None
     assert kinds(alarms, 3660, a=depth(dead=2), b=depth()) == [("a", "dead-letters", False)]
     assert kinds(alarms, 3720, a=depth(), b=depth()) == [("a", "dead-letters", True)]
     assert kinds(alarms, 3780, a=depth(), b=depth()) == []
+
+
+def test_a_task_that_nobody_works_on_is_an_alarm(world: Any) -> None:
+    queue, alarms = world.queue("audit"), Alarms(most=10, longest=3600)
+    queue.put([b"task"])
+    world.clock.advance(3600)
+    assert kinds(alarms, 0, audit=queue.depth()) == []
+    world.clock.advance(1)
+    assert kinds(alarms, 60, audit=queue.depth()) == [("audit", "too-old", False)]
+    queue.lease(1, visibility=60)
+    assert kinds(alarms, 120, audit=queue.depth()) == [("audit", "too-old", True)]
 
 
 @pytest.fixture
@@ -130,7 +141,7 @@ def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:
             told.append(alarm)
             raise NoticeError("not at home")
 
-    monitor = Monitor({"audit": queue}, world.clock, Alarms(most=10), [Receiver()])
+    monitor = Monitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), [Receiver()])
     monitor.look()
     assert [(alarm.kind, alarm.count) for alarm in told] == [("dead-letters", 1)]
     with serve_figures(lambda: monitor.figures, "127.0.0.1", 0) as server:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from millstream.core.clock import MICROSECONDS
 from millstream.queue.protocol import Depth
 
 REMIND = 3600.0
@@ -13,7 +14,10 @@ REMIND = 3600.0
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """Something that a person should know of a queue: ``dead-letters`` or ``too-many``; with ``over`` it has passed."""
+    """Something that a person should know of a queue; with ``over`` it has passed.
+
+    ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``.
+    """
 
     queue: str
     kind: str
@@ -28,10 +32,11 @@ class Alarm(msgspec.Struct, frozen=True):
 
 
 class Alarms:
-    """Watches queues: dead letters that are not empty (seed document, "Queue Monitors"), and more than *most* tasks."""
+    """Watches queues: dead letters that are not empty (seed document, "Queue Monitors"), more than *most* tasks, and a
+    task that has been ready for longer than *longest* seconds without being worked on."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, longest: float) -> None:
+        self._most, self._longest = most, longest
         self._told: dict[tuple[str, str], float] = {}
 
     def observe(self, at: float, depths: Mapping[str, Depth]) -> Sequence[Alarm]:
@@ -54,6 +59,10 @@ class Alarms:
         if depth.open > self._most:
             text = f"the queue {name} has {depth.open:,} tasks, more than {self._most:,}: start more workers"
             alarms.append(Alarm(name, "too-many", text, depth.open))
+        waits = (depth.as_of - depth.oldest) / MICROSECONDS if depth.oldest is not None else 0.0
+        if waits > self._longest:
+            text = f"a task of the queue {name} has waited for {waits / 3600:,.1f} h: is anybody working on this queue?"
+            alarms.append(Alarm(name, "too-old", text, depth.ready))
         return alarms
 
 

@@ -50,7 +50,9 @@ class AuditQueue:
     def depth(self) -> Depth:
         """Events that wait in the outbox are counted as ready."""
         depth = self._queue.depth()
-        return msgspec.structs.replace(depth, ready=depth.ready + self._outbox.undelivered())
+        waiting = [at for at in (depth.oldest, self._outbox.oldest()) if at is not None]
+        ready = depth.ready + self._outbox.undelivered()
+        return msgspec.structs.replace(depth, ready=ready, oldest=min(waiting, default=None))
 
     def unsettled(self, first: int, last: int) -> int:
         return self._queue.unsettled(first, last)

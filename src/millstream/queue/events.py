@@ -83,10 +83,10 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
-def put_message(body: bytes, ready_at: int | None) -> Message:
-    """The message that puts a task, to be leased no sooner than *ready_at* (microseconds; None: at once)."""
+def put_message(body: bytes, ready_at: int | None, now: int) -> Message:
+    """The message that puts a task *now*, to be leased no sooner than *ready_at* (microseconds; None: at once)."""
     headers = () if ready_at is None else ((_READY_AT, str(ready_at).encode("ascii")),)
-    return Message(body, key=PUT, headers=headers)
+    return Message(body, key=PUT, headers=headers, event_time=now)
 
 
 def ready_at(message: Message) -> int | None:

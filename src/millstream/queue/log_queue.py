@@ -48,14 +48,14 @@ class LogWorkQueue:
 
     def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
         with self._lock:
-            ready_at = self._after(delay) if delay else None
-            messages = [put_message(task, ready_at) for task in tasks]
+            ready_at, now = self._after(delay) if delay else None, self._clock.now()
+            messages = [put_message(task, ready_at, now) for task in tasks]
             if not messages:
                 return []
             last = self._record(messages)
             ids = range(last - len(messages) + 1, last + 1)
             for task_id, task in zip(ids, tasks, strict=True):
-                self._state.put(task_id, task, ready_at)
+                self._state.put(task_id, task, ready_at, now)
         self._confirm(last)
         return ids
 

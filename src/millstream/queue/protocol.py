@@ -40,7 +40,11 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """How many tasks stand where. ``exact`` is False where a broker only estimates; ``as_of`` is in microseconds."""
+    """How many tasks stand where. ``exact`` is False where a broker only estimates; ``as_of`` is in microseconds.
+
+    ``oldest`` is since when the task that is ready longest has been ready (microseconds), None where none is or where
+    that is not known.
+    """
 
     ready: int
     leased: int
@@ -48,6 +52,7 @@ class Depth(msgspec.Struct, frozen=True):
     dead: int
     exact: bool
     as_of: int
+    oldest: int | None = None
 
     @property
     def open(self) -> int:

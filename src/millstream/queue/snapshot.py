@@ -71,7 +71,7 @@ def _follow(state: QueueState, messages: Iterator[Message]) -> int:
     for message in messages:
         read += 1
         if message.key == PUT:
-            state.put(message.id, message.body, ready_at(message))
+            state.put(message.id, message.body, ready_at(message), message.event_time or 0)
         else:
             state.apply(read_event(message), message.id)
     return read

@@ -28,7 +28,8 @@ READY, DELAYED, LEASED, DEAD = "ready", "delayed", "leased", "dead"
 
 @dataclass(slots=True)
 class Task:
-    """One task that is not done. ``due`` is when its delay or lease ends, or when it died (microseconds)."""
+    """One task that is not done. ``due`` is when its delay or lease ends, when it died, or, where it
+    is known, since when it has been ready (microseconds)."""
 
     id: int
     body: bytes
@@ -60,7 +61,7 @@ class QueueState:
             due, task_id = heapq.heappop(self._timers)
             task = self._tasks.get(task_id)
             if task is not None and task.due == due and task.state in (DELAYED, LEASED):
-                self._move(task, READY)
+                self._move(task, READY, due)
 
     def next_ready(self, count: int) -> list[Task]:
         """The *count* tasks that have been ready longest."""
@@ -75,7 +76,8 @@ class QueueState:
         """How many tasks stand where at *now* (microseconds)."""
         self.mature(now)
         counts = self._counts
-        return Depth(counts[READY], counts[LEASED], counts[DELAYED], counts[DEAD], exact=True, as_of=now)
+        oldest = next((task.due for task in self._ready.values() if task.due), None)
+        return Depth(counts[READY], counts[LEASED], counts[DELAYED], counts[DEAD], True, now, oldest)
 
     def unsettled(self, first: int, last: int) -> int:
         """How many tasks with ids from *first* to *last* are neither done nor dead."""
@@ -92,10 +94,10 @@ class QueueState:
         dead = sorted((task for task in self._tasks.values() if task.state == DEAD), key=lambda task: task.id)
         return [DeadTask(task.id, task.body, task.attempts, task.cause, task.due) for task in dead]
 
-    def put(self, task_id: int, body: bytes, ready_at: int | None) -> None:
-        """Add a task, ready at once or at *ready_at* (microseconds)."""
+    def put(self, task_id: int, body: bytes, ready_at: int | None, now: int) -> None:
+        """Add a task, ready at once, which is *now*, or at *ready_at* (microseconds)."""
         if ready_at is None:
-            self._add(Task(task_id, body, READY))
+            self._add(Task(task_id, body, READY, due=now))
         else:
             self._add(Task(task_id, body, DELAYED, due=ready_at))
 

@@ -212,7 +212,8 @@ class TaskRows:
             counts = {"ready": 0, "leased": 0, "delayed": 0, "dead": 0}
             for dead, held, waiting, count in connection.execute(counted):
                 counts["dead" if dead else "leased" if held else "delayed" if waiting else "ready"] += count
-            return Depth(**counts, exact=True, as_of=now)
+            ready = sa.select(sa.func.min(tasks.c.due)).where(self._mine, sa.not_(tasks.c.dead), tasks.c.due <= now)
+            return Depth(**counts, exact=True, as_of=now, oldest=connection.scalar(ready))
 
         return self._database.read(query)
 

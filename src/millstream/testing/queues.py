@@ -210,6 +210,20 @@ class WorkQueueConformance(abc.ABC):
         assert queue.redrive() == 3
         assert queue.redrive() == 0
 
+    def test_depth_says_since_when_the_oldest_ready_task_is_ready(self, queue: WorkQueue, clock: VirtualClock) -> None:
+        assert queue.depth().oldest is None
+        began = clock.now()
+        queue.put([b"first"])
+        clock.advance(10)
+        queue.put([b"second"])
+        assert queue.depth().oldest == began
+        lease = self.one(queue, visibility=5)
+        assert queue.depth().oldest == began + 10_000_000
+        clock.advance(6)
+        assert queue.depth().oldest == began + 10_000_000
+        queue.ack(queue.lease(1, visibility=30))
+        assert (lease.body, queue.depth().oldest) == (b"first", began + 15_000_000)
+
     def test_tasks_are_unsettled_until_they_are_done_or_dead(self, queue: WorkQueue, clock: VirtualClock) -> None:
         before = queue.put([b"of others"])
         first, *_, last = queue.put([b"%d" % number for number in range(4)])

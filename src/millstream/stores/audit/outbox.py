@@ -156,6 +156,13 @@ class Outbox:
         with self._engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
 
+    def oldest(self) -> int | None:
+        """When the first of the events that are done and were never delivered happened (microseconds)."""
+        query = sa.select(sa.func.min(_outbox.c.at)).where(_outbox.c.state == _State.DONE)
+        with self._engine.connect() as connection:
+            at: int | None = connection.execute(query).scalar_one()
+            return at
+
     def deliver(self, put: Callable[[Sequence[int]], object], *, limit: int = 1000) -> int:
         """Call *put* with the numbers of up to *limit* events that were never delivered; returns how many.
 
