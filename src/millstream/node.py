@@ -201,6 +201,11 @@ class Node(MillNode):
 
     # Anchoring
 
+    @property
+    def cas_url(self) -> str:
+        """Where the content-addressed files lie: ``cas:///folder``, or the URL of a storage provider."""
+        return self.settings.anchoring.cas or (self.folder / "cas").absolute().as_uri().replace("file:", "cas:", 1)
+
     @cached_property
     def cas(self) -> Cas:
         """The content-addressed files: in a folder, or at the storage provider that the settings name."""

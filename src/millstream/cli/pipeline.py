@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json, size_text
 from millstream.cli.pipeline_anchor import anchor_command
+from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
 from millstream.cli.pipeline_ingest import ingest_command
 from millstream.cli.pipeline_verify import verify_command
@@ -36,6 +37,7 @@ def pipeline() -> None:
 pipeline.add_command(ingest_command)
 pipeline.add_command(batch_command)
 pipeline.add_command(anchor_command)
+pipeline.add_command(audit_command)
 pipeline.add_command(verify_command)
 
 

@@ -1,0 +1,253 @@
+"""The job ``audit``: every anchor of a ledger, replayed from its files in parallel.
+
+The driver walks the chain of the ledger; tasks read each anchor's files, check every hash, Merkle root and rule, and
+give its batches. What must hold between anchors (a batch and a message are anchored once, and the first one holds) is
+found by grouping, and decided by the reader's own rule. Findings say where the files, the ledger, the node's index or a
+second node differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
+
+from millstream.anchoring import AnchorIndex, Ledger, LedgerEntry
+from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.ledger import checked_chain
+from millstream.anchoring.replaying import Finding
+from millstream.anchoring.screening import Member, refusals
+from millstream.core.clock import Clock, SystemClock
+from millstream.pipeline.jobs.auditing import (
+    ANCHOR_SCHEMA,
+    DID_SCHEMA,
+    ENTRY_SCHEMA,
+    STATE_SCHEMA,
+    operations_part,
+    read_part,
+    resolve_part,
+    state_digest,
+)
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.schema import read_parquet, spark_schema
+
+if TYPE_CHECKING:
+    from millstream.anchoring.registry.history import History
+    from millstream.anchoring.registry.versions import Versions
+
+MOST_FINDINGS = 10_000
+
+_TASKS = 1000
+
+
+class Audited(msgspec.Struct, frozen=True):
+    """What an audit read and found; ``findings`` is empty where everything is as it was anchored."""
+
+    record: JobRecord
+    findings: tuple[Finding, ...]
+
+
+class _Anchor(msgspec.Struct):
+    """What the files of an anchor say, with what readers refuse of it."""
+
+    manifest: str
+    rejects: int
+    batches: int = 0
+    messages: int = 0
+    what: str | None = None
+    reason: str | None = None
+    refused: Mapping[int, str] = {}
+
+
+def audit_anchors(
+    spark: SparkSession,
+    jobs: Path,
+    ledger: Ledger,
+    cas: str,
+    *,
+    index: AnchorIndex | None = None,
+    peer: Ledger | None = None,
+    clock: Clock | None = None,
+) -> Audited:
+    """Replay every anchor of *ledger* from the files at *cas* (``auditing.open_cas``) into a folder under *jobs*.
+
+    *index* is what the node's observer found, *peer* the ledger of a second node; both are compared. Nothing of an
+    earlier audit is believed. Raises :class:`JobBusyError`.
+    """
+    clock = clock or SystemClock()
+    began = clock.monotonic()
+    entries, broken = _chain(ledger)
+    folder = JobFolder(jobs, "audit", {"head": entries[-1].hash if entries else "", "cas": cas})
+    findings = list(broken)
+    with folder.held():
+        folder.clean()
+        frame = _entries(spark, entries).mapInArrow(partial(read_part, cas=cas), spark_schema(ANCHOR_SCHEMA))
+        frame.write.parquet(str(folder.data))
+        refused = _refused(read_parquet(spark, folder.data, ANCHOR_SCHEMA))
+        anchors, size, files = _anchors(folder.data, refused)
+        findings += [Finding("file", one.reason or "", n) for n, one in sorted(anchors.items()) if one.what == "file"]
+        if index is not None:
+            findings += _compare(anchors, index, len(entries))
+        if peer is not None:
+            findings += _compare_ledgers(entries, peer)
+        counts = {
+            "files": files,
+            "batches": sum(one.batches for one in anchors.values()),
+            "messages": sum(one.messages for one in anchors.values()),
+            "refused": sum(len(one.refused) for one in anchors.values()),
+            "invalid": sum(one.what == "format" for one in anchors.values()),
+            "findings": len(findings),
+        }
+        seconds = round(clock.monotonic() - began, 3)
+        record = JobRecord("audit", folder.inputs, len(entries), len(anchors), size, seconds, counts)
+        return Audited(folder.commit(record), tuple(findings[:MOST_FINDINGS]))
+
+
+def audit_identifiers(
+    spark: SparkSession,
+    ledger: Ledger,
+    cas: str,
+    versions: Versions,
+    history: History,
+    *,
+    peer: History | None = None,
+    clock: Clock | None = None,
+) -> Audited:
+    """Resolve every identifier that *ledger* anchors, from the files at *cas*, and compare with *history*.
+
+    *peer* is what a second node knows; it must resolve each to the same.
+    """
+    clock = clock or SystemClock()
+    began = clock.monotonic()
+    entries, broken = _chain(ledger)
+    findings = list(broken)
+    read = partial(operations_part, cas=cas, versions=versions)
+    operations = _entries(spark, entries).mapInArrow(read, spark_schema(DID_SCHEMA)).persist()
+    faults = operations.where("what = 'file'").select("number", "reason").toArrow().to_pylist()
+    findings += [Finding("file", row["reason"], row["number"]) for row in faults]
+    states = (
+        operations.where("suffix != ''")
+        .repartition("suffix")
+        .sortWithinPartitions("suffix", "number", "place")
+        .mapInArrow(partial(resolve_part, versions=versions), spark_schema(STATE_SCHEMA))
+    )
+    known = total = 0
+    for row in states.toLocalIterator():
+        known, total = known + 1, total + row["operations"]
+        for name, other in (("index", history), ("peer", peer)):
+            if other is not None and state_digest(other.state(row["suffix"])) != row["state"]:
+                findings.append(Finding(name, f"{row['suffix']} does not resolve there to what the anchors say"))
+    operations.unpersist()
+    counts = {"identifiers": known, "operations": total, "findings": len(findings)}
+    seconds = round(clock.monotonic() - began, 3)
+    record = JobRecord("audit-identifiers", {"cas": cas}, len(entries), known, 0, seconds, counts)
+    return Audited(record, tuple(findings[:MOST_FINDINGS]))
+
+
+def _chain(ledger: Ledger) -> tuple[list[LedgerEntry], list[Finding]]:
+    """The entries of *ledger* up to the first break of its chain."""
+    entries: list[LedgerEntry] = []
+    try:
+        entries.extend(checked_chain(ledger.entries()))
+    except LedgerError as error:
+        return entries, [Finding("ledger", str(error), len(entries) + 1)]
+    return entries, []
+
+
+def _entries(spark: SparkSession, entries: Sequence[LedgerEntry]) -> DataFrame:
+    rows = pa.table([pa.array([msgspec.json.encode(entry) for entry in entries], pa.binary())], schema=ENTRY_SCHEMA)
+    return spark.createDataFrame(rows).repartition(max(1, min(len(entries), _TASKS)))
+
+
+_Refused = Mapping[int, Mapping[int, str]]
+"""The batches that readers refuse because of others: by anchor and ordinal, their ids."""
+
+
+def _refused(rows: DataFrame) -> _Refused:
+    """What readers refuse; only batches that share an id or a message with another are looked at."""
+    batches = rows.where("ordinal >= 0").select("number", "ordinal", "log", "batch", "ids")
+    named = batches.groupBy("log", "batch").count().where("count > 1").select("log", "batch")
+    messages = batches.select("log", "batch", "number", "ordinal", F.explode("ids").alias("id"))
+    shared = messages.groupBy("log", "id").count().where("count > 1").select("log", "id")
+    places = messages.join(shared, ["log", "id"], "left_semi").select("number", "ordinal")
+    places = places.unionByName(
+        batches.join(named, ["log", "batch"], "left_semi").select("number", "ordinal")
+    ).distinct()
+    found = batches.join(places, ["number", "ordinal"], "left_semi").orderBy("log", "number", "ordinal")
+    return _first_holds(row.asDict() for row in found.toLocalIterator())
+
+
+def _first_holds(rows: Iterable[Mapping[str, Any]]) -> _Refused:
+    refused: dict[int, Mapping[int, str]] = {}
+    for _, of_log in itertools.groupby(rows, lambda row: row["log"]):
+        messages: dict[int, int] = {}
+        batches: dict[str, int] = {}
+        for number, group in itertools.groupby(of_log, lambda row: row["number"]):
+            own = list(group)
+            members = [Member(row["batch"], row["ids"]) for row in own]
+            bad = refusals(members, messages, batches)
+            refused[number] = {own[place]["ordinal"]: members[place].batch for place in bad}
+            for place, member in enumerate(members):
+                if place not in bad:
+                    batches[member.batch] = number
+                    messages |= dict.fromkeys(member.ids, number)
+    return refused
+
+
+def _anchors(data: Path, refused: _Refused) -> tuple[dict[int, _Anchor], int, int]:
+    """What the files of each anchor say, all their bytes, and how many files."""
+    anchors: dict[int, _Anchor] = {}
+    held: dict[int, list[int]] = {}
+    size = files = 0
+    for part in parquet_rows(data, ANCHOR_SCHEMA.names, rows=1024):
+        for row in part.to_pylist():
+            number = row["number"]
+            if row["ordinal"] < 0:
+                size, files = size + row["bytes"], files + row["files"]
+                own = refused.get(number, {})
+                anchors[number] = _Anchor(
+                    row["batch"], row["rejects"], what=row["what"], reason=row["reason"], refused=own
+                )
+            elif row["ordinal"] not in refused.get(number, {}):
+                counts = held.setdefault(number, [0, 0])
+                counts[0] += 1
+                counts[1] += len(row["ids"])
+    for number, (batches, messages) in held.items():
+        anchors[number].batches, anchors[number].messages = batches, messages
+    return anchors, size, files
+
+
+def _compare(anchors: Mapping[int, _Anchor], index: AnchorIndex, last: int) -> Iterator[Finding]:
+    known = set(index.numbers())
+    for number in range(1, last + 1):
+        found, status = anchors[number], index.anchor(number)
+        if found.what == "file":
+            continue  # nothing can be said of what cannot be read
+        if status is None:
+            yield Finding("index", f"anchor {number} is missing from the index", number)
+        elif (found.what == "format") != (status.reason is not None) or (
+            status.reason is None
+            and (status.manifest, status.batches, status.messages, status.rejects, set(index.refused(number)))
+            != (found.manifest, found.batches, found.messages, found.rejects, set(found.refused.values()))
+        ):
+            yield Finding("index", f"the index does not say what anchor {number} holds", number)
+    for number in sorted(known - set(range(1, last + 1))):
+        yield Finding("index", f"the index has an anchor {number} that is not in the ledger", number)
+
+
+def _compare_ledgers(entries: Sequence[LedgerEntry], peer: Ledger) -> Iterator[Finding]:
+    """Where the ledger of a second node is another one; that one of them is behind is no finding."""
+    try:
+        for mine, theirs in zip(entries, peer.entries(), strict=False):
+            if mine.hash != theirs.hash:
+                yield Finding("peer", f"the second node has another entry {mine.number} in its ledger", mine.number)
+                return
+    except LedgerError as error:
+        yield Finding("peer", f"the ledger of the second node is damaged: {error}")
