@@ -12,6 +12,7 @@ from millstream.cli.common import data_options, json_option, print_json, size_te
 from millstream.cli.pipeline_anchor import anchor_command
 from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
+from millstream.cli.pipeline_duplication import duplication_command
 from millstream.cli.pipeline_ingest import ingest_command
 from millstream.cli.pipeline_verify import verify_command
 from millstream.core.clock import MICROSECONDS
@@ -38,6 +39,7 @@ pipeline.add_command(ingest_command)
 pipeline.add_command(batch_command)
 pipeline.add_command(anchor_command)
 pipeline.add_command(audit_command)
+pipeline.add_command(duplication_command)
 pipeline.add_command(verify_command)
 
 

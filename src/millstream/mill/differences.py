@@ -5,15 +5,14 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from millstream.mill.joining import Joined, outer_join
-from millstream.mill.manifest import Manifest, ManifestRow
+from millstream.mill.joining import outer_join
+from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair
 from millstream.mill.providers import Providers
-from millstream.stores.protocol import Entry
 
 EXAMPLES = 10
 
@@ -26,6 +25,26 @@ class Difference(enum.StrEnum):
     SAME = "same"
     DELETE = "delete"  # only the destination has it, and the manifest has its tombstone
     HELD = "held"  # only the destination has it, and nothing says that it was deleted
+
+
+class Listed(Protocol):
+    """What an end lists of an item."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def modified(self) -> int | None: ...
+
+
+class Recorded(Protocol):
+    """What the manifest has of an item at one end."""
+
+    @property
+    def sha256(self) -> str | None: ...
+    @property
+    def modified(self) -> int: ...
+    @property
+    def deleted(self) -> bool: ...
 
 
 class Found(NamedTuple):
@@ -83,7 +102,8 @@ def differences(
     for content_id, entries, rows in outer_join(listed, recorded):
         if entries is not None:
             size = entries.left.size if entries.left is not None else 0
-            kind, replaces = _compare(entries, rows)
+            row, copied = (rows.left, rows.right) if rows is not None else (None, None)
+            kind, replaces = compare(entries.left, entries.right, row, copied)
             yield Found(content_id, kind, size, replaces)
 
 
@@ -114,18 +134,21 @@ def survey(providers: Providers, manifest: Manifest, pair: Pair, space: str, *, 
     )
 
 
-def _compare(entries: Joined[Entry, Entry], rows: Joined[ManifestRow, ManifestRow] | None) -> tuple[Difference, bool]:
-    """The difference, and whether a copy that is recorded would be replaced by other bytes."""
-    row = rows.left if rows is not None else None
-    if entries.left is None:
+def compare(
+    source: Listed | None, copy: Listed | None, row: Recorded | None, copied: Recorded | None
+) -> tuple[Difference, bool]:
+    """How an item that at least one end lists differs, and whether a copy that is recorded would be replaced.
+
+    *source* and *copy* are what the two ends list, *row* and *copied* what the manifest has of them.
+    """
+    if source is None:
         return (Difference.DELETE if row is not None and row.deleted else Difference.HELD), False
-    if entries.right is None:
+    if copy is None:
         return Difference.COPY, False
-    copied = rows.right if rows is not None else None
     if row is None or copied is None or row.deleted or copied.deleted:
         return Difference.CHANGE, False
-    unchanged = entries.left.modified is None or entries.left.modified <= row.modified
+    unchanged = source.modified is None or source.modified <= row.modified
     alike = row.sha256 is not None and row.sha256 == copied.sha256
-    if unchanged and alike and entries.left.size == entries.right.size:
+    if unchanged and alike and source.size == copy.size:
         return Difference.SAME, False
     return Difference.CHANGE, not (alike and unchanged)

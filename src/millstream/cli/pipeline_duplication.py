@@ -1,0 +1,89 @@
+"""``millstream pipeline duplication``: what differs between copies, found by joins, done by workers or by Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from millstream.cli.common import data_options, json_option, size_text
+from millstream.cli.mill_plans import HELD, print_plan
+from millstream.cli.pipeline_progress import shown
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import InputError
+from millstream.mill.differences import Plan
+from millstream.mill.policy import Pair
+from millstream.mill.producer import duplication_rounds, put_space
+from millstream.mill.recorder import record_space
+from millstream.mill.tasks import QueueName
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.stores.audit import AuditedStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@click.command("duplication")
+@click.option("--space", metavar="SPACE", help="Only this space.")
+@click.option("--name", help="Name of the run: a plan of that name is not made again (default: the time).")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--execute", is_flag=True, help="Let Spark make first copies itself; the rest goes on the queue.")
+@click.option("--record/--no-record", default=True, show_default=True, help="First record what is new at the sources.")
+@json_option
+@data_options
+def duplication_command(
+    settings: Settings, *, space: str | None, name: str | None, dry_run: bool, execute: bool, record: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Compare the copies of spaces by policy, and put what differs on the queue for `millstream mill work`.
+
+    A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). Exit code
+    1 if a copy failed, 5 if a space is held.
+    """
+    failed = held = 0
+    with Node.open(settings) as node, node.spark() as spark:
+        run = name or datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
+        for pairs in duplication_rounds(node.policies, node.providers, space):
+            for pair, found in pairs:
+                if record and not dry_run:
+                    record_space(node.providers, node.manifest, pair.source, found)
+                plan, failures = _duplicate(node, spark, run, pair, found, dry_run=dry_run, execute=execute)
+                print_plan(plan, as_json)
+                held += plan.hold is not None
+                failed += failures
+    return 1 if failed else HELD if held else 0
+
+
+def _duplicate(
+    node: Node, spark: SparkSession, run: str, pair: Pair, space: str, *, dry_run: bool, execute: bool
+) -> tuple[Plan, int]:
+    """The plan of *space* from store to store, carried out as far as was asked for; and how many copies failed."""
+    from millstream.pipeline.jobs.duplication import copy_missing, enqueue, plan_duplication
+
+    if execute and isinstance(node.providers[pair.destination], AuditedStore):
+        raise InputError(f"store {pair.destination!r} is audited, and Spark's tasks have no audit: leave --execute out")
+    stores = node.settings.store_urls
+    with shown(spark, f"{space} {pair}"):
+        planned = plan_duplication(
+            spark, node.folder / "jobs", run, stores, node.manifest, pair=pair, space=space, clock=node.clock
+        )
+        hold = None if dry_run else node.brake.check(planned.plan)
+        if dry_run or hold is not None:
+            return msgspec.structs.replace(planned.plan, hold=hold), 0
+        failed = 0
+        if execute:
+            copied = copy_missing(spark, planned, stores, node.manifest, clock=node.clock)
+            failed = copied.record.counts["failed"]
+            click.echo(
+                f"  {copied.record.rows_out:,} copied, {size_text(copied.record.bytes)}, {copied.record.seconds:.1f} s",
+                err=True,
+            )
+            for content_id, error in copied.failures:
+                click.echo(f"  {content_id}: {error}", err=True)
+    queue = node.queue(QueueName.DUPLICATION_LOW)
+    enqueue(planned, queue, copies=not execute)
+    put_space(node.providers, pair, space, queue)
+    return planned.plan, failed

@@ -1,0 +1,248 @@
+"""The job ``duplication``: what differs between the copies of a space, by a join of both listings and the manifest.
+
+The looping producer asks of every item; here the cost of what is the same is a row in a join. The plan passes the
+mill's loss brake like any other, and is carried out by the mill's workers, through the queue and in the order of the
+looping producer, or by Spark itself for bulk first copies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
+
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.durable import replacing
+from millstream.mill.differences import EXAMPLES, Difference, Plan
+from millstream.mill.manifest import MANIFEST_SCHEMA, Manifest
+from millstream.mill.policy import Pair
+from millstream.mill.producer import GROUP, put_items
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.copying import (
+    COPIED_SCHEMA,
+    DIFFERENCE_SCHEMA,
+    compare_part,
+    copy_part,
+    decode_events,
+)
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
+from millstream.pipeline.schema import read_parquet, spark_schema
+from millstream.queue.protocol import WorkQueue
+
+PART_BYTES = 64 << 20
+"""Bytes that a task of a bulk copy aims at."""
+
+_MOST_PARTS = 10_000
+RECORDED_SCHEMA = pa.schema(
+    [MANIFEST_SCHEMA.field(name) for name in ("store", "content_id", "sha256", "modified", "deleted")]
+)
+"""What a plan needs of the manifest."""
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A finished plan: its record, its counts as the mill's own, and the folder of its rows."""
+
+    record: JobRecord
+    plan: Plan
+    data: Path
+    folder: Path
+    reused: bool
+
+    def names(self, *kinds: Difference) -> Iterator[str]:
+        """The items that differ in one of *kinds*, in the order of the files."""
+        wanted = pa.array([kind.value for kind in kinds])
+        for part in parquet_rows(self.data, ["content_id", "kind"]):
+            yield from part.filter(pc.is_in(part.column("kind"), wanted)).column("content_id").to_pylist()
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """A finished bulk copy: its record, and the first items that failed, with the reasons."""
+
+    record: JobRecord
+    failures: tuple[tuple[str, str], ...]
+
+
+def plan_duplication(
+    spark: SparkSession,
+    jobs: Path,
+    run: str,
+    stores: Mapping[str, str],
+    manifest: Manifest,
+    *,
+    pair: Pair,
+    space: str,
+    clock: Clock | None = None,
+) -> Planned:
+    """Compare *space* in the stores of *pair* (ids of *stores*, id → URL) into a folder under *jobs*.
+
+    *run* names the plan; one of that name that was finished is not made again. Raises :class:`JobBusyError`, and
+    :class:`PipelineError` where a store could not be listed whole: what is not listed would look deleted.
+    """
+    clock = clock or SystemClock()
+    urls = {store: stores[store] for store in (pair.source, pair.destination)}
+    inputs = {"run": run, "source": pair.source, "destination": pair.destination, "space": space, "stores": urls}
+    folder = JobFolder(jobs, "duplication", inputs)
+    with folder.held():
+        if record := folder.committed():
+            plan = _plan(folder.data, pair, space, record.counts["copied"])
+            return Planned(record, plan, folder.data, folder.path, reused=True)
+        folder.clean()
+        began = clock.monotonic()
+        listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock)
+        if unlisted := listed.unlisted():
+            first = unlisted[0]
+            raise PipelineError(f"{first.store}/{space} could not be listed, so nothing is planned: {first.error}")
+        recorded = folder.path / "manifest.parquet"
+        _write_manifest(recorded, manifest, pair, space)
+        inventory = read_parquet(spark, listed.data, INVENTORY_SCHEMA)
+        joined = join_copies(inventory, read_parquet(spark, recorded, RECORDED_SCHEMA), pair)
+        find_differences(joined).write.parquet(str(folder.data))
+        copied = _count_copies(listed.data, pair.destination)
+        plan = _plan(folder.data, pair, space, copied)
+        counts = {
+            "copied": copied, "copies": plan.copies, "changes": plan.changes, "deletes": plan.deletes,
+            "same": plan.same, "held": plan.held, "replaced": plan.replaced,
+        }  # fmt: skip
+        seconds = round(clock.monotonic() - began, 3)
+        record = JobRecord(
+            "duplication", inputs, listed.record.rows_out, plan.tasks + plan.held, plan.bytes, seconds, counts
+        )
+        return Planned(folder.commit(record), plan, folder.data, folder.path, reused=False)
+
+
+def join_copies(inventory: DataFrame, recorded: DataFrame, pair: Pair) -> DataFrame:
+    """One row an item that either end lists, with the columns that ``compare_part`` takes."""
+
+    def listed(store: str, size: str, modified: str) -> DataFrame:
+        rows = inventory.where((F.col("store") == store) & F.col("error").isNull())
+        return rows.select("content_id", F.col("size").alias(size), F.col("modified").alias(modified))
+
+    def known(store: str, prefix: str) -> DataFrame:
+        names = [F.col(name).alias(f"{prefix}_{name}") for name in ("sha256", "modified", "deleted")]
+        return recorded.where(F.col("store") == store).select("content_id", *names)
+
+    both = listed(pair.source, "size", "modified").join(
+        listed(pair.destination, "copy_size", "copy_modified"), "content_id", "full_outer"
+    )
+    rows = known(pair.source, "row").join(known(pair.destination, "copied"), "content_id", "full_outer")
+    return both.join(rows, "content_id", "left")
+
+
+def find_differences(joined: DataFrame) -> DataFrame:
+    """The rows of :data:`DIFFERENCE_SCHEMA` of *joined*, by content id in each part."""
+    found = joined.mapInArrow(compare_part, spark_schema(DIFFERENCE_SCHEMA))
+    return found.sortWithinPartitions("content_id")
+
+
+def enqueue(planned: Planned, queue: WorkQueue, *, copies: bool = True) -> int:
+    """Put a task for each item that differs on *queue*, all deletes before all copies; returns how many.
+
+    Without *copies*, what the destination has not got is left out: Spark has copied it. Tasks say nothing but the
+    item's name, so a driver that dies half-way may begin again.
+    """
+    plan, count = planned.plan, 0
+    later = (Difference.COPY, Difference.CHANGE) if copies else (Difference.CHANGE,)
+    for kinds in ((Difference.DELETE,), later):
+        names = planned.names(*kinds)
+        while group := list(itertools.islice(names, GROUP)):
+            put_items(plan.pair, plan.space, group, queue)
+            count += len(group)
+    return count
+
+
+def copy_missing(
+    spark: SparkSession, planned: Planned, stores: Mapping[str, str], manifest: Manifest, *, clock: Clock | None = None
+) -> Copied:
+    """Copy what the destination has not got, in tasks of about equal bytes; what was copied is recorded in *manifest*.
+
+    Only first copies: what may replace or delete a copy is for the queue. An item that fails does not stop the others.
+    Copies of a run that was cut short are found in place, and are not made again. Raises :class:`JobBusyError`.
+    """
+    clock = clock or SystemClock()
+    pair, space = planned.plan.pair, planned.plan.space
+    urls = {store: stores[store] for store in (pair.source, pair.destination)}
+    folder = JobFolder(planned.folder, "copies", {"pair": [pair.source, pair.destination], "space": space})
+    with folder.held():
+        record = folder.committed()
+        if record is None:
+            folder.clean()
+            began = clock.monotonic()
+            wanted = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == Difference.COPY.value)
+            least = 2 * spark.sparkContext.defaultParallelism
+            parts = max(least, min(_MOST_PARTS, planned.plan.bytes // PART_BYTES))
+            spread = wanted.select("content_id").repartition(parts, "content_id")
+            copy = partial(copy_part, stores=urls, pair=pair, space=space)
+            spread.mapInArrow(copy, spark_schema(COPIED_SCHEMA)).write.parquet(str(folder.data))
+            record = _record_copies(folder, manifest)
+            record = folder.commit(msgspec.structs.replace(record, seconds=round(clock.monotonic() - began, 3)))
+        return Copied(record, tuple(itertools.islice(_failures(folder.data), EXAMPLES)))
+
+
+def _record_copies(folder: JobFolder, manifest: Manifest) -> JobRecord:
+    rows = failed = size = 0
+    for part in parquet_rows(folder.data, ["events", "bytes", "error"], rows=1000):
+        manifest.record(event for data in part.column("events").to_pylist() for event in decode_events(data))
+        rows += part.num_rows
+        failed += part.num_rows - part.column("error").null_count
+        size += pc.sum(part.column("bytes")).as_py() or 0
+    return JobRecord("copies", folder.inputs, rows, rows - failed, size, 0.0, {"failed": failed})
+
+
+def _failures(data: Path) -> Iterator[tuple[str, str]]:
+    for part in parquet_rows(data, ["content_id", "error"]):
+        for row in part.filter(part.column("error").is_valid()).to_pylist():
+            yield row["content_id"], row["error"]
+
+
+def _write_manifest(path: Path, manifest: Manifest, pair: Pair, space: str) -> None:
+    """What is recorded of both ends, a few thousand rows in memory."""
+    rows = itertools.chain(manifest.scan(pair.source, space), manifest.scan(pair.destination, space))
+    with replacing(path) as file, pq.ParquetWriter(file, RECORDED_SCHEMA) as writer:
+        while group := list(itertools.islice(rows, 10_000)):
+            columns = [pa.array([getattr(row, field.name) for row in group], field.type) for field in RECORDED_SCHEMA]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=RECORDED_SCHEMA))
+
+
+def _count_copies(listed: Path, destination: str) -> int:
+    parts = parquet_rows(listed, ["store", "error"])
+    return sum(
+        pc.sum(pc.and_(pc.equal(part.column("store"), destination), part.column("error").is_null())).as_py() or 0
+        for part in parts
+    )
+
+
+def _plan(data: Path, pair: Pair, space: str, copied: int) -> Plan:
+    """The rows of a plan, counted. What is the same is what the destination lists and nobody speaks of."""
+    counts = dict.fromkeys(Difference, 0)
+    size = replaced = 0
+    examples: list[str] = []
+    for part in parquet_rows(data, DIFFERENCE_SCHEMA.names):
+        for row in pc.value_counts(part.column("kind")).to_pylist():
+            counts[Difference(row["values"])] += row["counts"]
+        size += pc.sum(part.column("size")).as_py() or 0
+        replaced += pc.sum(part.column("replaces")).as_py() or 0
+        held = part.filter(pc.equal(part.column("kind"), Difference.HELD.value)).column("content_id")
+        examples += held.slice(0, EXAMPLES - len(examples)).to_pylist()
+    differing = counts[Difference.CHANGE] + counts[Difference.DELETE] + counts[Difference.HELD]
+    return Plan(
+        pair,
+        space,
+        copies=counts[Difference.COPY],
+        changes=counts[Difference.CHANGE],
+        deletes=counts[Difference.DELETE],
+        same=copied - differing,
+        held=counts[Difference.HELD],
+        held_examples=tuple(examples),
+        bytes=size,
+        replaced=replaced,
+        copied=copied,
+    )

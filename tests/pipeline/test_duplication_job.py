@@ -1,0 +1,183 @@
+"""Duplication planned on Spark: what the mill's own planner finds, and copies as its workers make them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.cli.main import run
+from millstream.core.clock import SystemClock
+from millstream.mill.differences import Difference, survey
+from millstream.mill.manifest import Event, Manifest
+from millstream.mill.policy import Pair
+from millstream.mill.producer import plan_space_duplication
+from millstream.mill.providers import Providers
+from millstream.mill.tasks import Duplicate, decode_task
+from millstream.node import Node
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.duplication import Planned, copy_missing, enqueue, plan_duplication
+from millstream.settings import Settings
+from millstream.stores import LocalStore, all_entries
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+PAIR = Pair("a", "b")
+LATER = 2**60
+"""A time after any file of a test was made."""
+
+
+class Stores:
+    """Two stores whose copies of a space differ in every way, and a manifest that knows some of it."""
+
+    def __init__(self, folder: Path, seed: int, count: int = 120) -> None:
+        self.stores = {name: LocalStore(folder / name) for name in ("a", "b")}
+        self.manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
+        self.providers = Providers(self.stores, SystemClock())
+        draw = random.Random(seed)
+        for store in self.stores.values():
+            store.create_space("docs")
+        for number in range(count):
+            self.add(f"{draw.choice(['', 'ü/', 'x y/'])}item-{number:03}", draw)
+
+    def add(self, name: str, draw: random.Random) -> None:
+        body = draw.randbytes(draw.randrange(200))
+        shown = draw.choice([("a", "b"), ("a", "b"), ("a",), ("b",)])
+        for store in shown:
+            changed = store == "b" and draw.random() < 0.2
+            info = self.stores[store].put("docs", name, io.BytesIO(b"other" if changed else body))
+            if draw.random() < 0.8:
+                time = draw.choice([1, LATER, LATER])
+                self.manifest.record([Event(store, "docs", name, time, info.checksum(), info.size)])
+        if "a" not in shown and draw.random() < 0.5:
+            self.manifest.record([Event("a", "docs", name, LATER, deleted=True)])
+
+    @property
+    def urls(self) -> dict[str, str]:
+        return {name: store.url for name, store in self.stores.items()}
+
+    def plan(self, spark: SparkSession, folder: Path, run: str = "run") -> Planned:
+        return plan_duplication(spark, folder / "jobs", run, self.urls, self.manifest, pair=PAIR, space="docs")
+
+
+class Tasks:
+    """A queue that keeps what is put on it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def put(self, bodies: Sequence[bytes]) -> None:
+        tasks = [decode_task(body) for body in bodies]
+        self.names += [task.content_id for task in tasks if isinstance(task, Duplicate)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_plan_and_its_tasks_are_those_of_the_planner_in_process(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    stores = Stores(tmp_path, seed)
+    planned = stores.plan(spark, tmp_path)
+    wanted = survey(stores.providers, stores.manifest, PAIR, "docs")
+    assert {**plain(planned.plan), "held_examples": ()} == {**plain(wanted), "held_examples": ()}
+    assert len(planned.plan.held_examples) == len(wanted.held_examples)
+    assert min(planned.record.counts.values()) > 0
+    ours, theirs = Tasks(), Tasks()
+    enqueue(planned, ours)  # type: ignore[arg-type]
+    plan_space_duplication(stores.providers, stores.manifest, PAIR, "docs", theirs)  # type: ignore[arg-type]
+    deletes = wanted.deletes
+    assert sorted(ours.names[:deletes]) == sorted(theirs.names[:deletes])
+    assert sorted(ours.names[deletes:]) == sorted(theirs.names[deletes:])
+    assert stores.plan(spark, tmp_path).reused
+
+
+def plain(plan: object) -> dict[str, object]:
+    import msgspec
+
+    found: dict[str, object] = msgspec.structs.asdict(plan)  # type: ignore[arg-type]
+    return found
+
+
+def test_a_bulk_copy_makes_first_copies_alone_and_records_them(spark: SparkSession, tmp_path: Path) -> None:
+    stores = Stores(tmp_path, 3)
+    before = {name: read(stores.stores["b"], name) for name in listed(stores.stores["b"])}
+    planned = stores.plan(spark, tmp_path)
+    missing = set(planned.names(Difference.COPY))
+    stores.stores["a"].delete("docs", min(missing))  # gone since: nothing says that this is right
+    copied = copy_missing(spark, planned, stores.urls, stores.manifest)
+    assert (copied.record.rows_in, copied.record.rows_out) == (len(missing), len(missing))
+    for name in missing - {min(missing)}:
+        assert read(stores.stores["b"], name) == read(stores.stores["a"], name)
+        row = stores.manifest.get("b", "docs", name)
+        assert row is not None
+        assert row.sha256 == stores.stores["b"].info("docs", name).checksum()
+    assert {name: read(stores.stores["b"], name) for name in before} == before
+    assert copy_missing(spark, planned, stores.urls, stores.manifest).record == copied.record
+    again = stores.plan(spark, tmp_path, "another")
+    assert set(again.names(Difference.COPY)) == set()
+
+
+def test_p8_a_store_that_cannot_be_listed_makes_no_plan(spark: SparkSession, tmp_path: Path) -> None:
+    stores = Stores(tmp_path, 4, count=3)
+    urls = stores.urls | {"a": (tmp_path / "nowhere").as_uri()}
+    with pytest.raises(PipelineError, match="could not be listed, so nothing is planned"):
+        plan_duplication(spark, tmp_path / "jobs", "run", urls, stores.manifest, pair=PAIR, space="docs")
+
+
+def listed(store: LocalStore) -> list[str]:
+    return [entry.content_id for entry in all_entries(store, "docs")]
+
+
+def read(store: LocalStore, name: str) -> bytes:
+    with store.open("docs", name) as file:
+        return file.read()
+
+
+def test_the_command_copies_by_policy_and_holds_what_goes_too_far(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @contextlib.contextmanager
+    def shared(_: Node) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(Node, "spark", shared)
+    copies = LocalStore(tmp_path / "copies", create=True)
+    config = tmp_path / "millstream.toml"
+    source = LocalStore(tmp_path / "stores" / "primary")
+    config.write_text(f'[stores.primary]\nurl = "{source.url}"\n[stores.second]\nurl = "{copies.url}"\n')
+    options = ["--data", str(tmp_path), "--config", str(config), "--json"]
+    policy = {"spaceDuplicationStorePolicies": {"docs": [{"srcStoreId": "primary", "destStoreId": "second"}]}}
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        store = node.providers["primary"]
+        store.create_space("docs")
+        for number in range(20):
+            store.put("docs", f"item-{number}", io.BytesIO(b"%d" % number))
+        folder, account = node.settings.policy_folder, node.settings.mill.account
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{account}-duplication-policy.json").write_text(json.dumps(policy))
+    (folder / "duplication-accounts.json").write_text(json.dumps([account]))
+    assert run(["pipeline", "duplication", "--dry-run", *options]) == 0
+    assert told(capfd)["copies"] == 20
+    assert run(["pipeline", "duplication", "--execute", *options]) == 0
+    assert listed(copies) == listed(source)
+    capfd.readouterr()
+    assert run(["pipeline", "duplication", *options]) == 0
+    assert told(capfd)["same"] == 20
+    for entry in list(all_entries(copies, "docs")):
+        source.delete("docs", entry.content_id)
+    assert run(["pipeline", "duplication", *options]) == 5
+    assert told(capfd)["hold"]
+
+
+def told(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
+    found: dict[str, object] = json.loads(capfd.readouterr().out.splitlines()[-1])
+    return found
