@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNi
 from millstream.mill.looping.loop import Loop, Run
 from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.looping.state import StateFile
-from millstream.mill.manifest import Manifest
+from millstream.mill.manifest import CheckResult, Manifest
 from millstream.mill.monitor import Monitor
 from millstream.mill.notices import Command, Mail, Receiver, WebHook
+from millstream.mill.overtaken import check_overtaken
 from millstream.mill.policy_places import PolicyPlace
 from millstream.mill.policy_repository import Policies, PolicyRepository, Refreshed
 from millstream.mill.processor import Processor, Registry, Sink
@@ -149,6 +150,15 @@ class MillNode(abc.ABC):
     def check_writer(self) -> CheckWriter:
         """Writes down what checks found."""
         return CheckWriter(self.manifest, self.bit_log)
+
+    def check_overtaken(self, findings: Iterable[CheckResult]) -> list[CheckResult]:
+        """New results for *findings* of a sweep that changes have overtaken, also written down.
+
+        To be called before the findings are written down: they change the manifest, too.
+        """
+        results = list(check_overtaken(findings, self.manifest, self.checker))
+        self.check_writer.write(results)
+        return results
 
     @cached_property
     def report_ledger(self) -> LogLedger:

@@ -259,11 +259,15 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Spark. ``driver_memory`` is the Java heap; ``java`` names a Java home and is found by itself when empty."""
+    """Spark. ``driver_memory`` is the Java heap; ``java`` names a Java home and is found by itself when empty.
+
+    What jobs leave in the folder ``jobs`` is kept for ``keep_jobs`` after it was last used.
+    """
 
     master: str = "local[*]"
     driver_memory: str = "1g"
     java: str = ""
+    keep_jobs: Duration = Duration(30 * 24 * 3600 * MICROSECONDS)
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -70,12 +70,16 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
 @data_options
 def integrity(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
     """Read every copy on every store and judge it; exit code 1 unless all was listed, checked and found whole."""
+    from millstream.pipeline.jobs.folder import remove_old_jobs
+
     with Node.open(settings) as node:
         judged = _sweep(node, name or _run_name(node, "integrity", "sweep", spaces), spaces)
+        overtaken = node.check_overtaken(judged.findings())
         node.check_writer.write(judged.results())
-        found = judged.spaces()
+        found = judged.spaces(overtaken)
         for space in found:
             node.reporter.keep(space.report)
+        remove_old_jobs(node.folder / "jobs", before=node.clock.now() - settings.pipeline.keep_jobs)
     _print_spaces(found, as_json=as_json)
     return 0 if all(space.report.result == ReportResult.SUCCESS for space in found) else 1
 

@@ -112,6 +112,12 @@ class SpaceTally:
         self.kinds[kind] += number
         self.bytes += size
 
+    def replace(self, before: CheckResult, result: CheckResult) -> None:
+        """Count *result* in the place of *before*, which was counted already and is no finding here."""
+        for one, number in ((before, -1), (result, 1)):
+            self.count(one.verdict, f"{one.row} {one.kind}", number=number, size=number * one.size)
+        self.outcomes, self.kinds = +self.outcomes, +self.kinds
+
     def fail(self, note: str) -> None:
         """Not everything was listed: the report will be INCOMPLETE, and say why."""
         self.notes.append(note)

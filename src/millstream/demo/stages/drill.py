@@ -30,8 +30,9 @@ def sweep_copies(name: str) -> Callable[[Walk], Done]:
             walk.spark, jobs, name, node.settings.store_urls, node.manifest.rows(), spaces=SPACES, clock=node.clock
         )
         judged = run_report(walk.spark, jobs, sweep, clock=node.clock)
+        overtaken = node.check_overtaken(judged.findings())
         node.check_writer.write(judged.results())
-        spaces = judged.spaces()
+        spaces = judged.spaces(overtaken)
         for space in spaces:
             node.reporter.keep(space.report)
         found = sorted(judged.findings(), key=lambda finding: (finding.store, finding.space, finding.content_id))

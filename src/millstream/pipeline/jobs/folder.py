@@ -122,6 +122,22 @@ def unfinished(jobs: Path, job: str) -> Iterator[dict[str, Any]]:
             yield msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
 
 
+def remove_old_jobs(jobs: Path, *, before: int) -> int:
+    """Remove the folders under *jobs* that were last worked on *before* (microseconds), finished or not; how many.
+
+    A folder that another process is at is left alone.
+    """
+    removed = 0
+    for folder in sorted(jobs.glob("*-*")):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), (folder / "lock").open("rb") as lock:
+            if (folder / "inputs.json").stat().st_mtime_ns // 1000 >= before:
+                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+            removed += 1
+    return removed
+
+
 def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
     """*columns* of all Parquet files in *data*, file by file in the order of their names, up to *rows* at a time."""
     for path in sorted(data.glob("*.parquet")):

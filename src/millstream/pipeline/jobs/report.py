@@ -76,9 +76,13 @@ class Judged(msgspec.Struct, frozen=True):
             fine = pc.is_in(part.column("verdict"), pa.array(_IN_ORDER))
             yield from map(_check_result, part.filter(pc.invert(fine)).to_pylist())
 
-    def spaces(self) -> list[SpaceSweep]:
-        """A report for each (store, space), sorted, not yet chained to the one before."""
-        return _space_sweeps(self)
+    def spaces(self, overtaken: Iterable[CheckResult] = ()) -> list[SpaceSweep]:
+        """A report for each (store, space), sorted, not yet chained to the one before.
+
+        The results *overtaken* stand in the place of those that the sweep has of the same items
+        (:func:`millstream.mill.overtaken.check_overtaken`).
+        """
+        return _space_sweeps(self, {_place(result): result for result in overtaken})
 
 
 def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | None = None) -> Judged:
@@ -148,13 +152,17 @@ def _count(folder: JobFolder, sweep: Sweep, seconds: float) -> JobRecord:
     return JobRecord("report", folder.inputs, sweep.record.rows_out, rows, sweep.record.bytes, seconds, counts)
 
 
-def _space_sweeps(judged: Judged) -> list[SpaceSweep]:
+def _place(result: CheckResult) -> tuple[str, str, str]:
+    return result.store, result.space, result.content_id
+
+
+def _space_sweeps(judged: Judged, overtaken: Mapping[tuple[str, str, str], CheckResult]) -> list[SpaceSweep]:
     tallies: dict[tuple[str, str], _Tally] = {}
     for part in parquet_rows(judged.data, ["store", "space", *_ALIKE, "size", "checked_at", "seconds"]):
         for group in _groups(part):
             tallies.setdefault((group["store"], group["space"]), _Tally()).add(group)
     for finding in judged.findings():
-        tallies[finding.store, finding.space].found.append(finding)
+        tallies[finding.store, finding.space].name(finding, overtaken.get(_place(finding)))
     for unlisted in judged.unlisted:
         for place in _concerned(unlisted, tallies):
             tallies.setdefault(place, _Tally()).fail(f"the listing broke off: {unlisted.error}")
@@ -192,6 +200,15 @@ class _Tally:
         self._seconds += group["seconds_sum"]
         self._started.append(group["checked_at_min"])
         self._ended.append(group["checked_at_max"])
+
+    def name(self, finding: CheckResult, instead: CheckResult | None) -> None:
+        """Name a *finding* that is counted already; with *instead*, which stands in its place, count that."""
+        if instead is not None:
+            self._counts.replace(finding, instead)
+            self._ended.append(instead.checked_at)
+        result = instead or finding
+        if result.verdict.value not in _IN_ORDER:
+            self.found.append(result)
 
     def fail(self, note: str) -> None:
         self._counts.fail(note)
