@@ -6,11 +6,18 @@ transaction, then the pointer. It knows no lease and looks at nothing it has not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from millstream.log import Log, LogSpec
 from millstream.log.database.driver import Connection, Value
 from millstream.log.mysql.driver import choose_driver
 from millstream.log.mysql.place import Place
+
+NAME = "Weather_1"
+SPEC = LogSpec(NAME)
+OPTIONS = "layout=nerve&shards=3&pointers=2"
+"""The queue that most tests use, as a log and at the end of its URL."""
 
 _CREATE_ROWS = "create table if not exists {} (id bigint unsigned not null, data longblob not null, primary key(id))"
 _CREATE_POINTERS = (
@@ -80,3 +87,12 @@ class OriginalQueue:
     def close(self) -> None:
         """Let go of the database."""
         self._connection.close()
+
+
+OpenOriginal: TypeAlias = Callable[[], OriginalQueue]
+"""Opens the queue as the original does."""
+
+
+def bodies(log: Log, first: int = 1) -> list[bytes]:
+    """The bodies of the messages from the id *first* on."""
+    return [message.body for batch in log.read(first) for message in batch]

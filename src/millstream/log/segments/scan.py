@@ -22,6 +22,8 @@ Entry = tuple[int, int, int, int, int, int, int, int]
 """One block: the fields of :data:`millstream.log.segments.format.ENTRY`."""
 
 _WINDOW = 256 << 10
+_LOOK = 4 << 10
+_NEAR = 64 << 10  # bytes to the next look; what lies between is read with it, as one read costs less than two
 _SECTOR = 512
 
 
@@ -173,12 +175,16 @@ def has_unwritten_sector(path: Path, begin: int, end: int) -> bool:
 
 
 class _Window:
-    """The file in large reads, for small looks at it that move forward."""
+    """The file for small looks at it that move forward: in large reads where they are close, else each on its own.
+
+    So the heads of large blocks are found without their bodies.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0
         self._data = b""
+        self._ahead = _LOOK
 
     def forget(self) -> None:
         """The file may have changed."""
@@ -187,6 +193,8 @@ class _Window:
     def get(self, offset: int, size: int) -> bytes:
         start = offset - self._offset
         if not 0 <= start <= start + size <= len(self._data):
-            self._data = read_part(self.path, offset, max(size, _WINDOW))
+            is_near = 0 <= start <= len(self._data) + _NEAR
+            self._ahead = min(2 * self._ahead, _WINDOW) if is_near else _LOOK
+            self._data = read_part(self.path, offset, max(size, self._ahead))
             self._offset, start = offset, 0
         return self._data[start : start + size]

@@ -1,0 +1,139 @@
+"""A writer and a reader that start look at as much of a log as of any other, however long it is: reads are counted."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, LogStore, open_store
+from millstream.log.mysql import MysqlBackend, parse_place
+from millstream.log.segments.backend import SegmentsBackend
+from millstream.log.sqlite import SqliteBackend
+
+CONSUMER = "kitchen"
+SHORT, LONG = 200, 8_000
+"""Messages, in blocks of ten. Both end a segment with the same rest."""
+
+
+def spec_of(count: int) -> LogSpec:
+    return LogSpec(f"weather-{count}", block_messages=10, compression="plain")
+
+
+def fill(store: LogStore, count: int) -> None:
+    log = store.log(spec_of(count))
+    with log.writer() as writer:
+        for first in range(writer.last_id + 1, count + 1, 10):
+            writer.append([b"%08d" % number for number in range(first, first + 10)])
+    log.set_pointer(CONSUMER, count - 10)
+
+
+def start(store: LogStore, count: int) -> None:
+    """What whoever starts does first: write a message, and read what the consumer has not read."""
+    log = store.log(spec_of(count), create=False)
+    with log.writer() as writer:
+        writer.append([b"one more"])
+    with log.reader(CONSUMER) as reader:
+        assert sum(len(batch) for batch in reader.batches()) == 11
+
+
+class Reads:
+    """Counts the bytes that are read from files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes = 0
+        self._pread = os.pread
+        monkeypatch.setattr(os, "pread", self._count)
+
+    def _count(self, handle: int, size: int, offset: int) -> bytes:
+        data = self._pread(handle, size, offset)
+        self.bytes += len(data)
+        return data
+
+    def during(self, work: Callable[[], object]) -> int:
+        before = self.bytes
+        work()
+        return self.bytes - before
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(monkeypatch)
+
+
+def test_segments_are_started_by_reading_the_last_one_alone(tmp_path: Path, reads: Reads) -> None:
+    def opened(count: int) -> LogStore:
+        backend = SegmentsBackend(tmp_path / str(count), SystemClock(), segment_bytes=5_000)
+        return LogStore(backend, SystemClock())
+
+    counts = []
+    for count in (SHORT, LONG):
+        with opened(count) as store:
+            fill(store, count)
+        with opened(count) as store:
+            counts.append(reads.during(lambda store=store, count=count: start(store, count)))
+    assert len(list((tmp_path / str(LONG)).rglob("*.seg"))) > 10 * len(list((tmp_path / str(SHORT)).rglob("*.seg")))
+    assert counts[1] < counts[0] + 5_000 < 50_000
+
+
+def test_large_blocks_of_the_last_segment_are_not_read_to_find_its_end(tmp_path: Path, reads: Reads) -> None:
+    url, spec = f"segments:///{tmp_path / 'log'}", LogSpec("weather", compression="plain")
+    draw = random.Random(1)
+    with open_store(url) as store, store.log(spec).writer() as writer:
+        for _ in range(16):
+            writer.append([draw.randbytes(1 << 20)])
+    with open_store(url) as store:
+        assert 16 * 100 < reads.during(lambda: store.log(spec).writer().close()) < 300_000
+        assert store.log(spec).verify().ok
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The steps that SQLite takes, of all its connections."""
+    taken = [0]
+
+    def count() -> int:
+        taken[0] += 1
+        return 0
+
+    connect = SqliteBackend._connect
+
+    def counted(self: SqliteBackend) -> sqlite3.Connection:
+        connection = connect(self)
+        connection.set_progress_handler(count, 1)
+        return connection
+
+    monkeypatch.setattr(SqliteBackend, "_connect", counted)
+    return taken
+
+
+def test_sqlite_takes_as_many_steps_to_start_a_long_log_as_a_short_one(tmp_path: Path, steps: list[int]) -> None:
+    counts = []
+    for count in (SHORT, LONG):
+        with open_store(f"sqlite:///{tmp_path / str(count)}") as store:
+            fill(store, count)
+        with open_store(f"sqlite:///{tmp_path / str(count)}") as store:
+            before = steps[0]
+            start(store, count)
+            counts.append(steps[0] - before)
+    assert counts[0] > 100
+    assert abs(counts[1] - counts[0]) < counts[0] / 10
+
+
+def test_mariadb_looks_at_as_many_rows_to_start_a_long_log_as_a_short_one(database: str) -> None:
+    counts = []
+    for count in (SHORT, LONG):
+        with open_store(database) as store:
+            fill(store, count)
+        backend = MysqlBackend(parse_place(database), SystemClock())
+        with LogStore(backend, SystemClock()) as store:
+            start(store, count)
+            rows = backend._pool.call(lambda lent: lent.connection.rows("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+            counts.append(sum(int(number) for _, number in rows))
+    assert counts[0] > 5
+    assert abs(counts[1] - counts[0]) < 100
