@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -179,13 +181,36 @@ def test_a_client_that_is_gone_gives_back_soon() -> None:
     assert delivery.returning(5) == [1, 2]
 
 
-def test_an_attempt_that_is_repeated_gets_the_same_messages() -> None:
-    delivery = Delivery(fifo=True)
+@pytest.mark.parametrize("fifo", [True, False])
+def test_an_attempt_that_is_repeated_gets_the_same_messages(fifo: bool) -> None:
+    delivery = Delivery(fifo=fifo)
     for number in (1, 2, 3):
-        delivery.line_up(number, "g")
-    delivery.lend(delivery.heads(2, runs=True, attempt_id="x"), Loan(1, until=50, at=0, attempt_id="x"))
-    assert delivery.heads(2, runs=True, attempt_id="y") == []
-    assert delivery.heads(2, runs=True, attempt_id="x") == [1, 2]
+        if fifo:
+            delivery.line_up(number, "g")
+    delivery.lend([1, 2, 3], Loan(1, until=50, at=0, renew=True, attempt_id="x"))
+    delivery.finish([(2, 2)])
+
+    def again(attempt_id: str) -> list[int]:
+        delivery.take_back(attempt_id)
+        return delivery.heads(5, runs=True) if fifo else delivery.returning(5)
+
+    assert again("y") == []
+    kept = Delivery(fifo=fifo)
+    pointer, ahead, flights = delivery.keep()
+    kept.restore(pointer, ahead, [dataclasses.replace(flight) for flight in flights])
+    assert again("x") == [1, 3]
+    delivery.lend([1, 3], Loan(2, until=60, at=0, attempt_id="z"))
+    assert again("x") == []
+    kept.take_back("x")  # also after a crash
+    assert [number for number, flight in kept.flights.items() if not flight.away] == [1, 3]
+
+
+def test_attempts_are_forgotten_with_their_messages() -> None:
+    delivery = Delivery()
+    for number in range(1, 5_001):
+        delivery.lend([number], Loan(number, until=number + 50, at=0, attempt_id=f"a-{number}"))
+        delivery.finish([(number, number)])
+    assert len(delivery._attempts) <= 1_001
 
 
 def test_ranges_cover_exactly_the_ids() -> None:

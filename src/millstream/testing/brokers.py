@@ -1,7 +1,7 @@
 """A broker in a process of its own, to be killed and started again: for tests of clients, ours and yours.
 
-``python -m millstream.testing.brokers STORE-URL PORT LIMITS-JSON`` is that process; it prints its port when it accepts
-calls.
+``python -m millstream.testing.brokers STORE-URL PORT LIMITS-JSON DEATH-JSON`` is that process; it prints its port when
+it accepts calls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from millstream.messaging.broker.endpoints import Place
 from millstream.messaging.broker.remote import ask_broker
 from millstream.messaging.broker.server import BrokerServer
 from millstream.messaging.broker.topic import TopicSpec
+from millstream.testing.mortal_calls import Death, MortalCalls
 
 IMPATIENT = Limits(shortest=1_000_000, max_attempts=4, pauses=(1,), first_check=500_000, check_every=1_000_000)
 """Limits for tests that do not want to wait: a second where a broker in earnest has ten, four attempts at most."""
@@ -44,9 +45,11 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        """Start it and wait until it accepts calls."""
+    def start(self, death: Death | None = None) -> None:
+        """Start it and wait until it accepts calls. It dies by itself at *death*; :meth:`wait` returns then."""
+        self.kill()
         command = [sys.executable, "-m", __name__, self.url, str(self.port), self._limits]
+        command.append(msgspec.json.encode(death).decode())
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -63,17 +66,25 @@ class BrokerProcess:
             self._process.stdout.close()
             self._process = None
 
+    def wait(self) -> None:
+        """Return when it has died."""
+        if self._process is not None:
+            self._process.wait()
+
     def make_topic(self, name: str, kind: str = "NORMAL", queues: int = 4) -> None:
         """Make the topic *name*, which takes messages of the type *kind*."""
         ask_broker(self.place, "MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
 
 
-async def _serve(url: str, port: int, limits: Limits) -> None:
+async def _serve(url: str, port: int, limits: Limits, death: Death | None) -> None:
+    mortal = [] if death is None else [MortalCalls(death)]
     with open_store(url) as store:
-        async with BrokerServer(store, Place("127.0.0.1", port), limits=limits) as server:
+        async with BrokerServer(store, Place("127.0.0.1", port), limits=limits, interceptors=mortal) as server:
             print(server.port, flush=True)
             await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Limits)))
+    _limits = msgspec.json.decode(sys.argv[3], type=Limits)
+    _death = msgspec.json.decode(sys.argv[4], type=Death | None)
+    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), _limits, _death))

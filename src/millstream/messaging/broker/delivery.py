@@ -22,8 +22,8 @@ RENEW_STEP = 60 * MICROSECONDS
 RENEW_LONGEST = 3 * 3600 * MICROSECONDS
 """For how long a message is renewed at most."""
 
-_SPARE_TIMERS = 1_000
-"""How many outdated timers are kept beyond as many as there are messages in flight."""
+_SPARE = 1_000
+"""How many outdated timers and attempts are kept beyond as many as there are messages in flight."""
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -54,6 +54,7 @@ class Delivery:
         self._waiting: list[int] = []  # ids to be given again, of topics without order
         self._timers: list[tuple[int, int]] = []  # (until, id); outdated ones are skipped
         self._lines = Lines(self._is_free)
+        self._attempts: dict[str, list[int]] = {}  # what was given by attempt id; outdated ones are skipped
 
     # Time
 
@@ -107,15 +108,19 @@ class Delivery:
         """How many messages stand in lines."""
         return len(self._lines)
 
-    def heads(self, count: int, *, runs: bool, attempt_id: str = "") -> list[int]:
+    def take_back(self, attempt_id: str) -> None:
+        """Let what the attempt was given be given again: its receiver repeats it, and so never got the answer."""
+        for number in self._attempts.pop(attempt_id, ()):
+            flight = self.flights.get(number)
+            if flight is not None and flight.away and flight.attempt_id == attempt_id:
+                self._come_back(flight)
+
+    def heads(self, count: int, *, runs: bool) -> list[int]:
         """At most *count* ids that may be given now; a topic with order.
 
         Of every message group the first message that is not done, if nobody has it; with *runs* also those that
-        follow it. A receiver that repeats its *attempt_id* gets again what that attempt was given.
+        follow it.
         """
-        if attempt_id:
-            for flight in [each for each in self.flights.values() if each.away and each.attempt_id == attempt_id]:
-                self._come_back(flight)
         return self._lines.free(count, runs=runs)
 
     def is_new(self, number: int) -> bool:
@@ -134,6 +139,7 @@ class Delivery:
             flight.token, flight.client, flight.attempt_id = loan.token, loan.client, loan.attempt_id
             flight.renew, flight.since = loan.renew, loan.at
             self._lend_until(flight, loan.until)
+            self._note_attempt(flight)
 
     def holds(self, number: int, token: int, now: int) -> bool:
         """Whether *token* is that of the consumer that has the message *number* at *now* (microseconds)."""
@@ -162,6 +168,7 @@ class Delivery:
         self.flights.clear()
         self._timers.clear()
         self._waiting.clear()
+        self._attempts.clear()
         self._lines = Lines(self._is_free)
         self.done = Frontier(next_id - 1)
         self.next = next_id
@@ -184,6 +191,7 @@ class Delivery:
             self.flights[flight.id] = flight
             if flight.away:
                 self._lend_until(flight, flight.until)
+                self._note_attempt(flight)
             elif not self.fifo:
                 heapq.heappush(self._waiting, flight.id)
 
@@ -198,9 +206,19 @@ class Delivery:
     def _lend_until(self, flight: Flight, until: int) -> None:
         flight.away, flight.until = True, until
         heapq.heappush(self._timers, (until, flight.id))
-        if len(self._timers) > 2 * len(self.flights) + _SPARE_TIMERS:
+        if len(self._timers) > 2 * len(self.flights) + _SPARE:
             self._timers = [(each.until, each.id) for each in self.flights.values() if each.away]
             heapq.heapify(self._timers)
+
+    def _note_attempt(self, flight: Flight) -> None:
+        if not flight.attempt_id:
+            return
+        self._attempts.setdefault(flight.attempt_id, []).append(flight.id)
+        if len(self._attempts) > len(self.flights) + _SPARE:
+            self._attempts.clear()
+            for each in self.flights.values():
+                if each.away and each.attempt_id:
+                    self._attempts.setdefault(each.attempt_id, []).append(each.id)
 
     def _come_back(self, flight: Flight) -> None:
         flight.away = False

@@ -85,6 +85,8 @@ class Receiving:
             delivery = self._core.delivery(ask.group, ask.topic)
             now = self._core.clock.now()
             delivery.expire(now, lambda client: self._core.sessions.is_alive(client, now))
+            if ask.attempt_id:
+                delivery.take_back(ask.attempt_id)
             search = _Search(self._core, delivery, ask)
             await search.run()
             if not search.found:
@@ -202,7 +204,7 @@ class _Search:
 
     async def _from_lines(self) -> None:
         ask = self._ask
-        ids = self._delivery.heads(ask.count, runs=ask.renew, attempt_id=ask.attempt_id)
+        ids = self._delivery.heads(ask.count, runs=ask.renew)
         while len(ids) < ask.count and await self._line_up_page():
             ids = self._delivery.heads(ask.count, runs=ask.renew)
         living = await self._without_exhausted(sorted(ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -29,7 +30,7 @@ class BrokerServer:
     With *keys* every call has to be signed by one of them; with *tls* connections are encrypted. Raises
     :class:`MissingExtraError` without grpcio, :class:`BrokerError` where the place is taken, :class:`AccessError` where
     others than this machine could reach it and everybody might do everything, and the log's ``WriterBusyError`` where
-    another broker has the store.
+    another broker has the store. *interceptors* are gRPC's, and see every call first.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class BrokerServer:
         limits: Limits | None = None,
         keys: Keyring | None = None,
         tls: ServerTls | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._keys = keys or Keyring()
         self._tls = tls
@@ -53,12 +55,13 @@ class BrokerServer:
         self._place = place
         self._clock = clock or SystemClock()
         self._limits = limits
+        self._interceptors = interceptors
         self._resources = contextlib.AsyncExitStack()
         self.port = 0
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
-            server = _make()
+            server = _make(self._interceptors)
             self.port = _listen(server, self._place, self._tls)
             stack.push_async_callback(server.stop, 1.0)
             room = Room(self._store, self._clock, self._limits, wire_endpoints(Place(self._place.host, self.port)))
@@ -77,19 +80,20 @@ class BrokerServer:
         await self._resources.aclose()
 
 
-def _make() -> grpc.aio.Server:
+def _make(interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
     try:
         import grpc
     except ImportError as error:
         raise MissingExtraError from error
     return grpc.aio.server(
+        interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", MAX_REQUEST),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),
-        ]
+        ],
     )
 
 
