@@ -319,7 +319,7 @@ class Node(MillNode):
         space = self.settings.policy_space
         if space is None:
             return FolderPlace(self.settings.policy_folder)
-        return SpacePlace(self.providers[space[0]], space[1])
+        return SpacePlace(self.providers[space[0]], space[1], self.clock)
 
     def queue(self, name: str) -> WorkQueue:
         """The work queue *name*, opened once and kept."""

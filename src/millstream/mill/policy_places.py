@@ -7,12 +7,14 @@ import fcntl
 import io
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import sync_folder, write_durably
+from millstream.core.retry import RetryPolicy
 from millstream.mill.errors import PolicyError
 from millstream.stores.protocol import (
     AlreadyExistsError,
@@ -21,6 +23,8 @@ from millstream.stores.protocol import (
     Store,
     all_entries,
 )
+
+Answer = TypeVar("Answer")
 
 MAX_BYTES = 16 * 1024 * 1024
 """A larger file is no policy."""
@@ -107,31 +111,40 @@ class FolderPlace:
 
 
 class SpacePlace:
-    """Policy files in *space* of *store*, made when something is first saved."""
+    """Policy files in *space* of *store*, made when something is first saved.
 
-    def __init__(self, store: Store, space: str) -> None:
+    Calls that fail for a transient reason are made again, but for the one that makes a new file: after a reply that was
+    lost it would find its own file, and take it for another's.
+    """
+
+    def __init__(self, store: Store, space: str, clock: Clock | None = None) -> None:
         self._store, self._space = store, space
+        self._clock = clock or SystemClock()
 
     @property
     def where(self) -> str:
         return f"space {self._space!r} of {self._store.url}"
 
     def read(self, name: str) -> bytes | None:
-        try:
+        def read() -> bytes:
             with self._store.open(self._space, name) as file:
                 return file.read(MAX_BYTES + 1)
+
+        try:
+            return self._call(read)
         except (ItemNotFoundError, SpaceNotFoundError):
             return None
 
     def names(self, folder: str) -> Sequence[str]:
         prefix = f"{folder}/"
         try:
-            return [entry.content_id[len(prefix) :] for entry in all_entries(self._store, self._space, prefix=prefix)]
+            found = self._call(lambda: list(all_entries(self._store, self._space, prefix=prefix)))
+            return [entry.content_id[len(prefix) :] for entry in found]
         except SpaceNotFoundError:
             return []
 
     def create(self, name: str, data: bytes) -> bool:
-        self._store.create_space(self._space)
+        self._make_space()
         try:
             self._put(name, data, create_only=True)
         except AlreadyExistsError:
@@ -139,11 +152,17 @@ class SpacePlace:
         return True
 
     def write(self, name: str, data: bytes) -> None:
-        self._store.create_space(self._space)
-        self._put(name, data)
+        self._make_space()
+        self._call(lambda: self._put(name, data))
 
     def saving(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    def _make_space(self) -> None:
+        self._call(lambda: self._store.create_space(self._space))
+
+    def _call(self, function: Callable[[], Answer]) -> Answer:
+        return RetryPolicy().call(function, self._clock)
 
     def _put(self, name: str, data: bytes, *, create_only: bool = False) -> None:
         self._store.put(self._space, name, io.BytesIO(data), mimetype="application/json", create_only=create_only)
