@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.core.errors import InputError
 
@@ -140,12 +143,22 @@ def to_arrow(messages: Sequence[Message]) -> pa.RecordBatch:
 
 def from_arrow(batch: pa.RecordBatch) -> Iterable[Message]:
     """The messages of a record batch of :data:`MESSAGE_SCHEMA`, in order."""
-    names = ("body", "key", "source", "event_time", "received_at", "headers", "id")
-    for body, key, source, event_time, received_at, headers, number in zip(
-        *(batch.column(name).to_pylist() for name in names), strict=True
+    names = ("body", "key", "source", "event_time", "received_at", "id")
+    columns = (batch.column(name).to_pylist() for name in names)
+    for body, key, source, event_time, received_at, number, pairs in zip(
+        *columns, _header_pairs(batch.column("headers")), strict=True
     ):
-        pairs = tuple((header["name"], header["value"]) for header in headers)
         yield Message(body, key, source, event_time, received_at, pairs, number)
+
+
+def _header_pairs(headers: Any) -> Iterable[tuple[tuple[str, bytes], ...]]:
+    """The headers of each message of a column, without a dictionary for each of them."""
+    flat = headers.flatten()
+    if not len(flat):
+        return itertools.repeat((), len(headers))
+    pairs = list(zip(flat.field("name").to_pylist(), flat.field("value").to_pylist(), strict=True))
+    ends = [0, *pc.cumulative_sum(pc.list_value_length(headers)).to_pylist()]
+    return [tuple(pairs[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
 def _check_number(name: str, value: int | msgspec.UnsetType | None) -> None:

@@ -85,10 +85,15 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     if kind != spec.kind and kind in (v2.LITE, v2.PRIORITY):
         name = v2.MessageType.Name(kind)
         raise RefusedError(v2.UNSUPPORTED, f"messages of the type {name} are not supported by this broker")
-    _check_body(len(message.body))
+    check_body(len(message.body))
     if message.user_properties:
-        _check_properties(message.user_properties)
-    _check_system(system)
+        check_properties(message.user_properties)
+    check_id(system.message_id)
+    group, tag, keys = system.message_group, system.tag, system.keys
+    if group:
+        check_message_group(group)
+    if tag or keys:
+        check_keys(keys, tag)
     if kind != spec.kind:
         raise RefusedError(
             v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -128,14 +133,16 @@ def _kind_by_properties(system: v2.SystemProperties) -> int:
     return v2.DELAY if system.HasField("delivery_timestamp") else v2.NORMAL
 
 
-def _check_body(size: int) -> None:
+def check_body(size: int) -> None:
+    """Raise MESSAGE_BODY_EMPTY or MESSAGE_BODY_TOO_LARGE unless a body may have *size* bytes."""
     if not size:
         raise RefusedError(v2.MESSAGE_BODY_EMPTY, "a message needs a body")
     if size > MAX_BODY:
         raise RefusedError(v2.MESSAGE_BODY_TOO_LARGE, f"a body of {size:,} bytes is larger than {MAX_BODY:,}")
 
 
-def _check_properties(pairs: Mapping[str, str]) -> None:
+def check_properties(pairs: Mapping[str, str]) -> None:
+    """Raise a status unless *pairs* may be the user properties of a message."""
     if len(pairs) > MAX_PROPERTIES:
         raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(pairs)} properties are more than {MAX_PROPERTIES}")
     size = 0
@@ -149,19 +156,22 @@ def _check_properties(pairs: Mapping[str, str]) -> None:
         raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, f"{size:,} bytes of properties are too many")
 
 
-def _check_system(system: v2.SystemProperties) -> None:
-    if not system.message_id.strip():
+def check_id(message_id: str) -> None:
+    """Raise ILLEGAL_MESSAGE_ID unless *message_id* can be a message's."""
+    if not message_id.strip():
         raise RefusedError(v2.ILLEGAL_MESSAGE_ID, "a message needs an id")
-    group, tag, keys = system.message_group, system.tag, system.keys
-    if group and (not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group)):
+
+
+def check_message_group(group: str) -> None:
+    """Raise ILLEGAL_MESSAGE_GROUP unless *group* can be a message group."""
+    if not group.strip() or len(group.encode()) > MAX_GROUP_BYTES or _CONTROL.search(group):
         raise RefusedError(v2.ILLEGAL_MESSAGE_GROUP, f"a message group has 1 to {MAX_GROUP_BYTES} bytes, none control")
+
+
+def check_keys(keys: Sequence[str], tag: str) -> None:
+    """Raise a status unless *keys* and *tag* (empty: none) can be a message's."""
     if tag and (not tag.strip() or "|" in tag or _CONTROL.search(tag)):
         raise RefusedError(v2.ILLEGAL_MESSAGE_TAG, f"{tag[:80]!r} is no tag: not blank, no '|', no control characters")
-    if keys or tag:
-        _check_keys(keys, tag)
-
-
-def _check_keys(keys: Sequence[str], tag: str) -> None:
     if sum(map(len, keys)) + len(tag) > MAX_PROPERTY_BYTES:
         raise RefusedError(v2.MESSAGE_PROPERTIES_TOO_LARGE, "keys and tag have more than 16 KiB")
     for key in keys:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+from pyarrow import RecordBatch
+
 from millstream.core.clock import Clock
 from millstream.log import LogError, LogStore, Message
 from millstream.messaging.broker.checks import Limits
@@ -74,9 +76,15 @@ class Core:
         await self.journal.write(TopicDropped(name))
         self._close_topic(name)
 
-    async def publish(self, name: str, messages: Sequence[Message]) -> list[int]:
+    async def publish(self, name: str, messages: Sequence[Message]) -> Sequence[int]:
         """Append *messages* to the topic *name*, durably; their ids."""
         ids = await self.topic(name).publish(messages)
+        self.wakes.wake(name)
+        return ids
+
+    async def publish_columns(self, name: str, names: Sequence[bytes], batch: RecordBatch) -> Sequence[int]:
+        """Like :meth:`publish`, of a record batch whose ids of the protocol are *names*."""
+        ids = await self.topic(name).publish_columns(names, batch)
         self.wakes.wake(name)
         return ids
 
@@ -96,6 +104,19 @@ class Core:
                 v2.INVALID_RECEIPT_HANDLE, "the handle has expired, or its message is done; drop the result"
             )
         return number
+
+    def require_all(
+        self, group: str, topic: str, handles: Sequence[str]
+    ) -> tuple[list[int], dict[int, tuple[int, str]]]:
+        """The messages whose receipt handles are current; by its row the code and text of each that is not."""
+        held: list[int] = []
+        refused: dict[int, tuple[int, str]] = {}
+        for row, handle in enumerate(handles):
+            try:
+                held.append(self.require(group, topic, handle))
+            except RefusedError as error:
+                refused[row] = error.code, str(error)
+        return held, refused
 
     async def finish(self, group: str, topic: str, ids: Iterable[int], *, dead: str = "") -> None:
         """*group* is done with the messages *ids* of *topic*, durably."""

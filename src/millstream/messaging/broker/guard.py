@@ -11,16 +11,17 @@ from millstream.messaging.broker.access import Access
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import ACK, RECEIVE, SEND, AckedBatch, SentBatch
 
 Permission = Literal["publish", "subscribe", "either", "none"]
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What a method needs: the permission for its topics, and its consumer group where it has one."""
+    """What a method needs: the permission for the topics of its request, and consumer groups where it has any."""
 
     permission: Permission
     topics: Callable[[Any], Iterable[v2.Resource]] = lambda _request: ()
-    group: bool = False
+    groups: Callable[[Any], Iterable[v2.Resource]] = lambda _request: ()
 
 
 def _topic(request: Any) -> Iterable[v2.Resource]:
@@ -35,24 +36,39 @@ def _messages(request: Any) -> Iterable[v2.Resource]:
     return (message.topic for message in request.messages)
 
 
+def _group(request: Any) -> Iterable[v2.Resource]:
+    return (request.group,) if request.HasField("group") else ()
+
+
+def _batch_topic(batch: SentBatch | AckedBatch) -> Iterable[v2.Resource]:
+    return (v2.Resource(name=batch.topic, resource_namespace=batch.namespace),)
+
+
+def _batch_group(batch: AckedBatch) -> Iterable[v2.Resource]:
+    return (v2.Resource(name=batch.group, resource_namespace=batch.namespace),)
+
+
 NEEDS: Final = {
     "QueryRoute": Need("either", _topic),
-    "Heartbeat": Need("none", group=True),
+    "Heartbeat": Need("none", groups=_group),
     "SendMessage": Need("publish", _messages),
-    "QueryAssignment": Need("subscribe", _topic, group=True),
-    "ReceiveMessage": Need("subscribe", _queue, group=True),
-    "AckMessage": Need("subscribe", _topic, group=True),
-    "ForwardMessageToDeadLetterQueue": Need("subscribe", _topic, group=True),
-    "PullMessage": Need("subscribe", _queue, group=True),
-    "UpdateOffset": Need("subscribe", _queue, group=True),
-    "GetOffset": Need("subscribe", _queue, group=True),
+    "QueryAssignment": Need("subscribe", _topic, _group),
+    "ReceiveMessage": Need("subscribe", _queue, _group),
+    "AckMessage": Need("subscribe", _topic, _group),
+    "ForwardMessageToDeadLetterQueue": Need("subscribe", _topic, _group),
+    "PullMessage": Need("subscribe", _queue, _group),
+    "UpdateOffset": Need("subscribe", _queue, _group),
+    "GetOffset": Need("subscribe", _queue, _group),
     "QueryOffset": Need("subscribe", _queue),
     "EndTransaction": Need("publish", _topic),
     "Telemetry": Need("none"),  # what a client declares is looked at as it comes: check_settings
-    "NotifyClientTermination": Need("none", group=True),
-    "ChangeInvisibleDuration": Need("subscribe", _topic, group=True),
+    "NotifyClientTermination": Need("none", groups=_group),
+    "ChangeInvisibleDuration": Need("subscribe", _topic, _group),
     "RecallMessage": Need("publish", _topic),
-    "SyncLiteSubscription": Need("subscribe", _topic, group=True),
+    "SyncLiteSubscription": Need("subscribe", _topic, _group),
+    SEND.path: Need("publish", _batch_topic),
+    RECEIVE.path: Need("subscribe", _queue, _group),
+    ACK.path: Need("subscribe", _batch_topic, _batch_group),
 }
 """What each method needs. One that is not in it is refused to everybody whom permissions bind."""
 
@@ -64,8 +80,8 @@ def check_call(method: str, request: Any, access: Access, namespace: str) -> Non
         raise _refusal(access, f"call {method}")
     for name in {full_name(topic, namespace) for topic in need.topics(request)}:
         _check_topic(name, need.permission, access)
-    if need.group and request.HasField("group"):
-        _check_group(full_name(request.group, namespace), access)
+    for group in need.groups(request):
+        _check_group(full_name(group, namespace), access)
 
 
 def check_settings(declared: v2.Settings, access: Access, namespace: str) -> None:

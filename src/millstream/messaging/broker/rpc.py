@@ -17,7 +17,7 @@ from millstream.messaging.broker.room import Room
 from millstream.messaging.broker.service import Call
 from millstream.messaging.errors import MessagingError, RefusedError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import BATCH_SERVICE, RECEIVE, ReceivedBatch, encode_batch
+from millstream.messaging.protocol.batches import ACK, BATCH_SERVICE, RECEIVE, SEND, BatchMethod, write_answer
 from millstream.messaging.protocol.methods import SERVICE, Method, methods
 
 if TYPE_CHECKING:
@@ -110,19 +110,28 @@ def _telemetry(gate: Gate) -> Any:
 
 
 def batch_handlers(gate: Gate) -> grpc.GenericRpcHandler:
-    """Batched receives, behind *gate*; see :mod:`millstream.messaging.protocol.batches`."""
+    """Batches of our clients, behind *gate*; see :mod:`millstream.messaging.protocol.batches`."""
     import grpc
 
-    async def receive(request: v2.ReceiveMessageRequest, context: Any) -> ReceivedBatch:
+    handlers: dict[str, Any] = {
+        method.name: grpc.unary_unary_rpc_method_handler(_batch(method, gate), method.read_request, write_answer)
+        for method in (SEND, RECEIVE, ACK)
+    }
+    return grpc.method_handlers_generic_handler(BATCH_SERVICE, handlers)
+
+
+def _batch(method: BatchMethod, gate: Gate) -> Any:
+    name = f"{method.name.lower()}_batch"
+
+    async def behaviour(request: Any, context: Any) -> Any:
         try:
-            return await gate.room.service.receive_batch(request, gate.admit("ReceiveMessage", request, context))
+            return await getattr(gate.room.service, name)(request, gate.admit(method.path, request, context))
         except Exception as error:
             gate.room.suspect(error)
-            status = _status(methods()["ReceiveMessage"], error)
-            return ReceivedBatch(status.code, status.message)
+            status = _status(method, error)
+            return method.answer(status.code, status.message)
 
-    handler = grpc.unary_unary_rpc_method_handler(receive, v2.ReceiveMessageRequest.FromString, encode_batch)
-    return grpc.method_handlers_generic_handler(BATCH_SERVICE, {RECEIVE.rpartition("/")[2]: handler})
+    return behaviour
 
 
 def admin_handlers(gate: Gate) -> grpc.GenericRpcHandler:
@@ -153,7 +162,7 @@ def _headers(context: Any) -> dict[str, str | bytes]:
     return dict(context.invocation_metadata() or ())
 
 
-def _status(method: Method, error: Exception) -> v2.Status:
+def _status(method: Method | BatchMethod, error: Exception) -> v2.Status:
     if isinstance(error, RefusedError):
         code: Any = error.code
         return v2.Status(code=code, message=str(error))

@@ -9,6 +9,7 @@ import msgspec
 
 from millstream.log import Message
 from millstream.messaging.broker.checks import check_delivery_time, check_message, check_topic_name
+from millstream.messaging.broker.columns import is_uniform, to_columns, to_messages
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.holding import Holding
 from millstream.messaging.broker.holds import delayed_message, half_message
@@ -17,6 +18,7 @@ from millstream.messaging.broker.stored import to_log
 from millstream.messaging.broker.topic import Topic
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import SentBatch, StoredBatch
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +64,21 @@ class Sending:
         made = iter(await self._store(topic, stored, names))
         return [receipt or next(made) for receipt in receipts]
 
+    async def send_batch(self, name: str, batch: SentBatch) -> StoredBatch:
+        """Like :meth:`send`, of a batch of one of our clients."""
+        check_topic_name(name)
+        topic, count = self._core.topic(name), len(batch.ids)
+        is_ordered = batch.kind == v2.FIFO
+        fits = batch.kind == topic.spec.kind and (batch.kind == v2.NORMAL or (is_ordered and batch.group))
+        if not fits or not is_uniform(batch):
+            return _stored(await self.send(name, to_messages(batch)))
+        queues = None
+        if topic.spec.queues > 1:
+            queues = [topic.place(batch.group) or 0] * count if batch.group else topic.places(count)
+        names = [each.encode() for each in batch.ids]
+        ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
+        return StoredBatch(v2.OK, "OK", [number - 1 for number in ids])
+
     def _read(self, topic: Topic, message: v2.Message) -> Message:
         kind = check_message(message, topic.spec)
         system = message.system_properties
@@ -96,3 +113,16 @@ class Sending:
             Receipt(v2.OK, "OK", name, hold.id - 1, transaction_id=write_transaction(hold.id, name))
             for name, hold in zip(names, holds, strict=True)
         ]
+
+
+def _stored(receipts: Sequence[Receipt]) -> StoredBatch:
+    refused = {row: (each.code, each.text) for row, each in enumerate(receipts) if each.code != v2.OK}
+    code, text = summary([(each.code, each.text) for each in receipts])
+    return StoredBatch(code, text, [each.offset for each in receipts], refused)
+
+
+def summary(parts: Sequence[tuple[int, str]]) -> tuple[int, str]:
+    """The status of a call from those of its entries: theirs where they agree, else MULTIPLE_RESULTS."""
+    if len({code for code, _ in parts}) == 1:
+        return parts[0]
+    return v2.MULTIPLE_RESULTS, "the entries ended differently; see each"

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from millstream.messaging.broker.access import EVERYTHING, Access
 from millstream.messaging.broker.checks import check_group_name, check_invisible, check_topic_name
+from millstream.messaging.broker.columns import to_batch
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.filters import read_filter
 from millstream.messaging.broker.holding import Holding
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.pulling import Pull, Pulling
 from millstream.messaging.broker.receiving import Ask, Receiving
-from millstream.messaging.broker.sending import Sending
+from millstream.messaging.broker.sending import Sending, summary
 from millstream.messaging.broker.stored import Frame, to_wire
 from millstream.messaging.broker.telemetry import Telemetry, long_poll
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import ReceivedBatch
+from millstream.messaging.protocol.batches import AckedBatch, ReceivedBatch, SentBatch, SettledBatch, StoredBatch
 
 BROKER_NAME = "millstream"
 NOTHING_NEW = "no new message"
@@ -105,18 +106,32 @@ class Service:
         end.delivery_timestamp.FromMicroseconds(self._core.clock.now())
         yield end
 
-    async def receive_batch(self, request: v2.ReceiveMessageRequest, call: Call) -> ReceivedBatch:
-        messages = await self._receive(request, call)
-        if not messages:
-            return ReceivedBatch(v2.MESSAGE_NOT_FOUND, NOTHING_NEW)
-        return ReceivedBatch(v2.OK, "OK", [message.SerializeToString() for message in messages], self._core.clock.now())
-
     async def _receive(self, request: v2.ReceiveMessageRequest, call: Call) -> list[v2.Message]:
         ask, topic = self._ask(request, call), request.message_queue.topic
         return [
             to_wire(each.message, Frame(topic.resource_namespace, topic.name, each.handle, each.attempt, ask.invisible))
             for each in await self._receiving.receive(ask)
         ]
+
+    # The same in batches, for our own clients
+
+    async def send_batch(self, batch: SentBatch, call: Call) -> StoredBatch:
+        return await self._sending.send_batch(_name(batch.topic, batch.namespace, call), batch)
+
+    async def receive_batch(self, request: v2.ReceiveMessageRequest, call: Call) -> ReceivedBatch:
+        given = await self._receiving.receive(self._ask(request, call))
+        if not given:
+            return ReceivedBatch(v2.MESSAGE_NOT_FOUND, NOTHING_NEW)
+        return to_batch(given, self._core.clock.now())
+
+    async def ack_batch(self, batch: AckedBatch, call: Call) -> SettledBatch:
+        group, topic = _name(batch.group, batch.namespace, call), _name(batch.topic, batch.namespace, call)
+        held, refused = self._core.require_all(group, topic, batch.handles)
+        if held:
+            await self._core.finish(group, topic, held)
+        if not refused:
+            return SettledBatch(v2.OK, "OK")
+        return SettledBatch(*summary([*refused.values(), *[(v2.OK, "OK")] * bool(held)]), refused)
 
     async def ack_message(self, request: v2.AckMessageRequest, call: Call) -> v2.AckMessageResponse:
         group, topic = full_name(request.group, call.namespace), full_name(request.topic, call.namespace)
@@ -247,13 +262,14 @@ def _queue(topic: v2.Resource, number: int, kind: int, endpoints: v2.Endpoints) 
     return queue
 
 
+def _name(name: str, namespace: str, call: Call) -> str:
+    return full_name(v2.Resource(name=name, resource_namespace=namespace), call.namespace)
+
+
 def _ok() -> v2.Status:
     return v2.Status(code=v2.OK, message="OK")
 
 
-def _set_summary(status: v2.Status, parts: list[tuple[Any, str]]) -> None:
-    """The status of a call from those of its entries: theirs where they agree, else MULTIPLE_RESULTS."""
-    if len({code for code, _ in parts}) == 1:
-        status.code, status.message = parts[0]
-    else:
-        status.code, status.message = v2.MULTIPLE_RESULTS, "the entries ended differently; see each"
+def _set_summary(status: v2.Status, parts: Sequence[tuple[int, str]]) -> None:
+    code, status.message = summary(parts)
+    status.code = code  # type: ignore[assignment]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import itertools
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+from pyarrow import RecordBatch
 
 from millstream.log import LogError, LogSpec, LogStore, Message, Writer, WriterFailedError
 from millstream.messaging.broker.pages import Pages
+from millstream.messaging.broker.remembered import Remembered
 from millstream.messaging.broker.stored import ID
-from millstream.messaging.errors import TopicError
+from millstream.messaging.errors import RefusedError, TopicError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.siphash import group_queue
 
 TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 MOST_QUEUES: Final = 256
-REMEMBERED: Final = 131_072
-"""How many of a topic's last messages are remembered by id, so that one that is sent again is not stored again."""
+REMEMBERED: Final = 65_536
+"""At least so many of a topic's last messages are remembered by id: one that is sent again is not stored again."""
+
+_GATHERED: Final = 64  # calls with fewer messages go together
 
 _KINDS: Final[dict[str, int]] = {name: v2.MessageType.Value(name) for name in TYPES}
 _NAME: Final = re.compile(r"[%a-zA-Z0-9_][%a-zA-Z0-9_-]{0,126}")
@@ -52,6 +57,20 @@ class TopicSpec(msgspec.Struct, frozen=True):
         return _KINDS[self.type]
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Gathering:
+    """Messages of several calls that are appended together, and their ids once they are durable."""
+
+    ids: asyncio.Future[Sequence[int]]
+    messages: list[Message] = dataclasses.field(default_factory=list)
+
+    def fail(self, error: Exception) -> None:
+        """Whoever waits gets *error*, unless there are ids already."""
+        if not self.ids.done():
+            self.ids.set_exception(error)
+            self.ids.exception()  # whoever waited may be gone
+
+
 class Topic:
     """The log of *spec* in *store*, open for writing. For one event loop."""
 
@@ -60,7 +79,9 @@ class Topic:
         self._log = store.log(LogSpec(spec.name))
         self._writer: Writer = self._log.writer("broker")
         self._turns = itertools.count()
-        self._known: OrderedDict[str, int] = OrderedDict()
+        self._known = Remembered(REMEMBERED)
+        self._gathering: Gathering | None = None
+        self._task: asyncio.Future[None] | None = None
         self.pages = Pages(self._log)
         self._remember_tail()
 
@@ -85,15 +106,34 @@ class Topic:
             return None
         return group_queue(group, queues) if group else next(self._turns) % queues
 
-    async def publish(self, messages: Sequence[Message]) -> list[int]:
+    def places(self, count: int) -> list[int]:
+        """The queues of the next *count* messages without a message group."""
+        begin = next(self._turns)
+        self._turns = itertools.count(begin + count)
+        return [number % self.spec.queues for number in range(begin, begin + count)]
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[int]:
         """Append *messages* and return their ids once they are durable.
 
-        One whose id of the protocol is remembered is not appended again: its first id is returned. Raises the log's
-        errors; after a commit that failed the same messages may be published again.
+        One whose id of the protocol is remembered is not appended again: its first id is returned. Calls with few
+        messages that come while others are being stored are appended together. Raises the log's errors; after a commit
+        that failed the same messages may be published again.
         """
+        if len(messages) >= _GATHERED:
+            return await self.publish_columns([_name(message) for message in messages], messages)
+        if self._gathering is None:
+            self._gathering = Gathering(asyncio.get_running_loop().create_future())
+            self._task = self._task or asyncio.ensure_future(self._publish_gathered())
+        gathering, begin = self._gathering, len(self._gathering.messages)
+        gathering.messages.extend(messages)
+        ids = await asyncio.shield(gathering.ids)
+        return ids[begin : begin + len(messages)]
+
+    async def publish_columns(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+        """Like :meth:`publish`, of *messages* whose ids of the protocol are *names*; in one append."""
         writer = self._writer
         try:
-            ids = self._append_new(messages)
+            ids = self._append_new(names, messages)
             await writer.durable_async(max(ids))
         except WriterFailedError:
             self._replace(writer)
@@ -102,31 +142,58 @@ class Topic:
 
     def close(self) -> None:
         """Let the next writer in."""
+        if self._task is not None:
+            self._task.cancel()
         self._writer.close()
 
-    def _append_new(self, messages: Sequence[Message]) -> list[int]:
-        names = [_name(message) for message in messages]
-        fresh: list[Message] = []
-        places: list[int] = []
-        first_of: dict[str, int] = {}
-        for name, message in zip(names, messages, strict=True):
+    async def _publish_gathered(self) -> None:
+        """Append what has gathered, and then what has gathered meanwhile."""
+        present: Gathering | None = None
+        try:
+            while self._gathering is not None:
+                await asyncio.sleep(0)  # whoever is ready in this moment goes along
+                present, self._gathering = self._gathering, None
+                names = [_name(message) for message in present.messages]
+                try:
+                    present.ids.set_result(await self.publish_columns(names, present.messages))
+                except Exception as error:
+                    present.fail(error)
+        finally:
+            self._task = None
+            for gathering in (present, self._gathering):
+                if gathering is not None:
+                    gathering.fail(RefusedError(v2.INTERNAL_SERVER_ERROR, "the topic is being changed; send it again"))
+
+    def _append_new(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+        if b"" not in names and len(set(names)) == len(names) and self._known.knows_none(names):
+            begin = self._append(messages)
+            ids: Sequence[int] = range(begin, begin + len(names))
+        else:
+            ids = self._append_unknown(names, messages)
+        self._known.note(names, ids)
+        return ids
+
+    def _append_unknown(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
+        """Append those of *messages* that are not remembered, each once; the ids of all."""
+        rows: list[int] = []  # of those that are appended
+        places: list[
+            int
+        ] = []  # the id of one that is remembered; else its place among those appended, less all of them
+        first_of: dict[bytes, int] = {}
+        for row, name in enumerate(names):
             known = self._known.get(name) if name else None
             if known is None and name in first_of:
                 known = -1 - first_of[name]
             if known is None:
-                first_of[name] = len(fresh)
-                known = -1 - len(fresh)
-                fresh.append(message)
+                if name:
+                    first_of[name] = len(rows)
+                known = -1 - len(rows)
+                rows.append(row)
             places.append(known)
-        begin = self._append(fresh)
-        ids = [place if place > 0 else begin - 1 - place for place in places]
-        self._known.update((name, number) for name, number in zip(names, ids, strict=True) if name)
-        self._forget()
-        return ids
+        begin = self._append(_rows(messages, rows)) if rows else 0
+        return [place if place > 0 else begin - 1 - place for place in places]
 
-    def _append(self, messages: Sequence[Message]) -> int:
-        if not messages:
-            return 0
+    def _append(self, messages: Sequence[Message] | RecordBatch) -> int:
         ids = self._writer.append_nowait(messages)
         assert ids is not None
         return ids.first
@@ -137,23 +204,18 @@ class Topic:
             with contextlib.suppress(LogError):
                 failed.close()
             self._writer = self._log.writer("broker")
-            last = failed.last_id
-            self._known = OrderedDict((name, number) for name, number in self._known.items() if number <= last)
+            self._known.forget_after(failed.last_id)
 
     def _remember_tail(self) -> None:
         if not self.last_id:
             return
         first = max(self.last_id - REMEMBERED + 1, self.first_id)
         for batch in self._log.read(first, columns=["headers"]):
-            for row, name in _ids_of_clients(batch.arrow.column("headers")):
-                self._known.setdefault(name, batch.first_id + row)
-
-    def _forget(self) -> None:
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+            found = list(_ids_of_clients(batch.arrow.column("headers")))
+            self._known.note([name for _, name in found], [batch.first_id + row for row, _ in found])
 
 
-def _ids_of_clients(headers: Any) -> Iterator[tuple[int, str]]:
+def _ids_of_clients(headers: Any) -> Iterator[tuple[int, bytes]]:
     """The rows of a column of headers whose first header is an id of the protocol, and those ids."""
 
     pairs, offsets = headers.flatten(), np.asarray(headers.offsets)
@@ -161,12 +223,15 @@ def _ids_of_clients(headers: Any) -> Iterator[tuple[int, str]]:
     rows = np.flatnonzero(begins[1:] > begins[:-1])  # those with headers
     firsts = pairs.take(begins[rows])
     ids = np.asarray(firsts.field("name").to_pylist(), dtype=object) == ID
-    for row, value in zip(rows[ids].tolist(), firsts.field("value").filter(ids).to_pylist(), strict=True):
-        yield row, value.decode()
+    yield from zip(rows[ids].tolist(), firsts.field("value").filter(ids).to_pylist(), strict=True)
 
 
-def _name(message: Message) -> str:
+def _name(message: Message) -> bytes:
     """The id of the protocol, which :func:`~millstream.messaging.broker.stored.to_log` puts first."""
     if message.headers and message.headers[0][0] == ID:
-        return message.headers[0][1].decode()
-    return ""
+        return message.headers[0][1]
+    return b""
+
+
+def _rows(messages: Sequence[Message] | RecordBatch, rows: Sequence[int]) -> Sequence[Message] | RecordBatch:
+    return messages.take(rows) if isinstance(messages, RecordBatch) else [messages[row] for row in rows]

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.messaging.client.client import Client
-from millstream.messaging.client.errors import PartialFailureError, ServerFailedError, TransportError, status_error
+from millstream.messaging.client.columns import from_batch
+from millstream.messaging.client.errors import (
+    ClientError,
+    PartialFailureError,
+    ServerFailedError,
+    TransportError,
+    code_error,
+    status_error,
+)
 from millstream.messaging.client.message import Received, from_wire
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.places import Endpoints
 from millstream.messaging.client.subscription import Filter, read_filter
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import ACK, RECEIVE, AckedBatch
 
 
 class Consumer(Client):
@@ -63,16 +71,14 @@ class Consumer(Client):
         self, endpoints: Endpoints, request: v2.ReceiveMessageRequest, seconds: float
     ) -> list[Received]:
         try:
-            batch, request_id = await self.transport(endpoints).receive_batch(request, seconds)
+            batch, request_id = await self.transport(endpoints).batch(RECEIVE, request, seconds)
         except TransportError:
             self.batched.discard(endpoints)  # until it offers it again: another server may be there by now
             raise
-        code: Any = batch.code
-        status = v2.Status(code=code, message=batch.text)
-        error = None if code == v2.MESSAGE_NOT_FOUND else status_error(status, request_id)
+        error = None if batch.code == v2.MESSAGE_NOT_FOUND else code_error(batch.code, batch.text, request_id)
         if error is not None:
             raise error
-        found = [from_wire(v2.Message.FromString(data), endpoints) for data in batch.messages]
+        found = from_batch(batch, request.message_queue.topic.name, endpoints)
         self._measure(found, batch.delivered)
         return found
 
@@ -83,6 +89,9 @@ class Consumer(Client):
     async def acknowledge(self, messages: Sequence[Received]) -> None:
         """*messages*, all of one topic and server, are done. Raises :class:`ClientError`."""
         first = messages[0]
+        if first.endpoints in self.batched:
+            await self._acknowledge_batch(messages)
+            return
         request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
         for message in messages:
             request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
@@ -97,6 +106,26 @@ class Consumer(Client):
             raise failed[0]
         if failed:
             raise PartialFailureError(errors, "acknowledged")
+
+    async def _acknowledge_batch(self, messages: Sequence[Received]) -> None:
+        first = messages[0]
+        handles = [message.receipt_handle for message in messages]
+        batch = AckedBatch(self.options.namespace, self.group, first.topic, handles)
+        transport = self.transport(first.endpoints)
+        try:
+            answer, request_id = await transport.batch(ACK, batch, self.options.request_timeout)
+        except TransportError:
+            self.batched.discard(first.endpoints)
+            raise
+        error = code_error(answer.code, answer.text, request_id)
+        if error is None:
+            return
+        errors: list[ClientError | None] = [None] * len(messages)
+        for row, (code, text) in answer.refused.items():
+            errors[row] = code_error(code, text, request_id)
+        if None in errors and answer.refused:
+            raise PartialFailureError(errors, "acknowledged")
+        raise error
 
     async def hide(self, message: Received, seconds: float) -> str:
         """Let *message* come back in *seconds* from now; its new receipt handle. Raises :class:`ClientError`."""

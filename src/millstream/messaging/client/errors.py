@@ -136,9 +136,12 @@ def error_class(code: int) -> type[ClientError]:
 
 def status_error(status: v2.Status, request_id: str = "") -> ClientError | None:
     """The error that *status* stands for; None where all is well."""
-    if status.code == v2.OK:
-        return None
-    return error_class(status.code)(status.message or None, code=status.code, request_id=request_id)
+    return code_error(status.code, status.message, request_id)
+
+
+def code_error(code: int, text: str, request_id: str = "") -> ClientError | None:
+    """Like :func:`status_error`, of the *code* and *text* of a status."""
+    return None if code == v2.OK else error_class(code)(text or None, code=code, request_id=request_id)
 
 
 def is_definite(error: Exception) -> bool:

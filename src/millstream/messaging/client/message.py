@@ -164,12 +164,18 @@ def _open_body(wire: v2.Message) -> tuple[bytes, bool]:
     sound = is_sound(wire.body, wire.system_properties.body_digest)
     if not sound or wire.system_properties.body_encoding != v2.GZIP:
         return wire.body, sound
+    body = unpack(wire.body)
+    return (wire.body, False) if body is None else (body, True)
+
+
+def unpack(body: bytes) -> bytes | None:
+    """What the gzip *body* holds; None where it is damaged, or larger than :data:`MAX_UNPACKED`."""
     try:
         unpacker = zlib.decompressobj(wbits=31)
-        body = unpacker.decompress(wire.body, MAX_UNPACKED)
-        return (body, True) if unpacker.eof else (wire.body, False)
+        found = unpacker.decompress(body, MAX_UNPACKED)
+        return found if unpacker.eof else None
     except (zlib.error, gzip.BadGzipFile):
-        return wire.body, False
+        return None
 
 
 def _moment(stamp: Any) -> datetime:

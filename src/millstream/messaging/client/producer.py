@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from millstream.core.clock import Clock
 from millstream.messaging.client.backoff import Backoff, read_backoff
 from millstream.messaging.client.client import Client
+from millstream.messaging.client.columns import read_stored, to_batch
 from millstream.messaging.client.errors import (
     BadRequestError,
     ClientError,
@@ -21,6 +22,7 @@ from millstream.messaging.client.errors import (
     PayloadError,
     ServerFailedError,
     ThrottledError,
+    TransportError,
     is_definite,
     status_error,
 )
@@ -32,6 +34,7 @@ from millstream.messaging.client.places import Endpoints
 from millstream.messaging.client.route import Queue, candidates, check_kind, group_candidate
 from millstream.messaging.client.transaction import Transaction
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import SEND
 
 Resolution = Literal["commit", "rollback", "unknown"]
 Checker = Callable[[Received], Awaitable[Resolution]]
@@ -240,6 +243,26 @@ class Producer(Client):
         return candidates(route, next(self._turns), self._isolated, self._backoff.attempts)
 
     async def _attempt(self, queue: Queue, messages: Sequence[Numbered], kind: int) -> Results:
+        begin, topic = self.clock.monotonic(), messages[0][0].topic
+        in_batch = len(messages) > 1 and kind in (v2.NORMAL, v2.FIFO) and queue.endpoints in self.batched
+        try:
+            results = await (self._send_batch if in_batch else self._send_each)(queue, messages, kind)
+        except ClientError as error:
+            if isinstance(error, TransportError):
+                self.batched.discard(queue.endpoints)  # until it offers it again: another server may be there by now
+            results = [error] * len(messages)
+        if self.meters is not None:
+            succeeded = all(isinstance(result, Receipt) for result in results)
+            self.meters.sent(topic, self.clock.monotonic() - begin, succeeded=succeeded)
+        return results
+
+    async def _send_batch(self, queue: Queue, messages: Sequence[Numbered], kind: int) -> Results:
+        batch = to_batch(messages, Stamp("", kind, self.options.namespace, self.clock.now(), self._host))
+        transport = self.transport(queue.endpoints)
+        answer, request_id = await transport.batch(SEND, batch, self.options.request_timeout)
+        return read_stored(answer, batch.ids, queue, request_id)
+
+    async def _send_each(self, queue: Queue, messages: Sequence[Numbered], kind: int) -> Results:
         born, namespace = self.clock.now(), self.options.namespace
         request = v2.SendMessageRequest(
             messages=[
@@ -249,17 +272,9 @@ class Producer(Client):
         )
         for wire in request.messages:
             wire.system_properties.queue_id = queue.id
-        begin, topic = self.clock.monotonic(), messages[0][0].topic
-        try:
-            transport = self.transport(queue.endpoints)
-            response, request_id = await transport.exchange("SendMessage", request, self.options.request_timeout)
-            results = _read_results(response, queue, [message_id for _, message_id in messages], request_id)
-        except ClientError as error:
-            results = [error] * len(messages)
-        if self.meters is not None:
-            succeeded = all(isinstance(result, Receipt) for result in results)
-            self.meters.sent(topic, self.clock.monotonic() - begin, succeeded=succeeded)
-        return results
+        transport = self.transport(queue.endpoints)
+        response, request_id = await transport.exchange("SendMessage", request, self.options.request_timeout)
+        return _read_results(response, queue, [message_id for _, message_id in messages], request_id)
 
     # Transactions
 

@@ -12,7 +12,7 @@ from millstream.messaging.client.options import Tls
 from millstream.messaging.client.signing import Headers, Signer
 from millstream.messaging.errors import MissingExtraError
 from millstream.messaging.protocol import v2
-from millstream.messaging.protocol.batches import RECEIVE, ReceivedBatch, decode_batch
+from millstream.messaging.protocol.batches import ACK, RECEIVE, SEND, BatchMethod
 from millstream.messaging.protocol.methods import Method, methods
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ class Transport:
         except asyncio.CancelledError as error:
             self._raise_given_up(name, error)
 
-    async def receive_batch(self, request: v2.ReceiveMessageRequest, seconds: float) -> tuple[ReceivedBatch, str]:
-        """All that a receive brings, from a broker that offers it, and the request's id. Raises like :meth:`call`."""
+    async def batch(self, method: BatchMethod, request: Any, seconds: float) -> tuple[Any, str]:
+        """The answer of a broker that offers batches, and the id of the request. Raises like :meth:`call`."""
         headers = self._signer.headers()
-        call = self._receive(request, timeout=seconds, metadata=headers)
-        return await self._answer("Receive", call, headers), headers[-1][1]
+        call = self._batches[method.name](request, timeout=seconds, metadata=headers)
+        return await self._answer(method.name, call, headers), headers[-1][1]
 
     def telemetry(self) -> Any:
         """A stream of commands, both ways; raises gRPC's own errors."""
@@ -129,9 +129,10 @@ class Transport:
                 options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
             self._channel = grpc.aio.secure_channel(self._target, tls.credentials(), options)
         self._calls = {name: self._bind(method) for name, method in methods().items()}
-        self._receive: Any = self._channel.unary_unary(
-            RECEIVE, v2.ReceiveMessageRequest.SerializeToString, decode_batch
-        )
+        self._batches: dict[str, Any] = {
+            each.name: self._channel.unary_unary(each.path, each.write_request, each.read_answer)
+            for each in (SEND, RECEIVE, ACK)
+        }
 
     async def _answer(self, name: str, call: Awaitable[Any], headers: Headers) -> Any:
         try:
