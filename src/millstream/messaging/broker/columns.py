@@ -119,7 +119,7 @@ def to_batch(given: Sequence[Given], delivered: int) -> ReceivedBatch:
     messages = [each.message for each in given]
     known = [dict(message.headers) for message in messages]
     bodies = [message.body for message in messages]
-    plain = all(name.startswith(PREFIX) for headers in known for name in headers)
+    plain = all(name.startswith(PREFIX) for name in set().union(*known))
     return ReceivedBatch(
         v2.OK,
         "OK",

@@ -21,6 +21,8 @@ from millstream.messaging.broker.wakes import Wakes
 from millstream.messaging.errors import RefusedError, TopicError, TopicNotFoundError
 from millstream.messaging.protocol import v2
 
+_EXPIRED = "the handle has expired, or its message is done; drop the result"
+
 _log = logging.getLogger(__name__)
 
 
@@ -100,20 +102,22 @@ class Core:
         number, token = read_handle(handle)
         found = self.journal.state.deliveries.get((group, topic))
         if found is None or not found.holds(number, token, self.clock.now()):
-            raise RefusedError(
-                v2.INVALID_RECEIPT_HANDLE, "the handle has expired, or its message is done; drop the result"
-            )
+            raise RefusedError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
         return number
 
     def require_all(
         self, group: str, topic: str, handles: Sequence[str]
     ) -> tuple[list[int], dict[int, tuple[int, str]]]:
         """The messages whose receipt handles are current; by its row the code and text of each that is not."""
+        delivery, now = self.journal.state.deliveries.get((group, topic)), self.clock.now()
         held: list[int] = []
         refused: dict[int, tuple[int, str]] = {}
         for row, handle in enumerate(handles):
             try:
-                held.append(self.require(group, topic, handle))
+                number, token = read_handle(handle)
+                if delivery is None or not delivery.holds(number, token, now):
+                    raise RefusedError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
+                held.append(number)
             except RefusedError as error:
                 refused[row] = error.code, str(error)
         return held, refused

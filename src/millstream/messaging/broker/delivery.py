@@ -15,6 +15,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.log import Frontier, IdRange
 from millstream.messaging.broker.flight import Flight
 from millstream.messaging.broker.lines import Lines
+from millstream.messaging.broker.timers import Timers
 
 RENEW_STEP = 60 * MICROSECONDS
 """For how long a message that the broker renews is hidden at a time."""
@@ -52,26 +53,25 @@ class Delivery:
         self.done = Frontier()
         self.flights: dict[int, Flight] = {}
         self._waiting: list[int] = []  # ids to be given again, of topics without order
-        self._timers: list[tuple[int, int]] = []  # (until, id); outdated ones are skipped
+        self._timers = Timers(self._is_current)
         self._lines = Lines(self._is_free)
         self._attempts: dict[str, list[int]] = {}  # what was given by attempt id; outdated ones are skipped
+        self._seen_to = 0  # the largest id that was ever in flight or done
 
     # Time
 
     def next_due(self) -> int | None:
         """When the next message may become visible again (microseconds); None where none is with a consumer."""
-        while self._timers and not self._is_current(*self._timers[0]):
-            heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next_due()
 
     def expire(self, now: int, is_alive: Callable[[str], bool]) -> None:
         """Let what was lent until *now* be given again, but for what is renewed because its client *is_alive*."""
         while (due := self.next_due()) is not None and due <= now:
-            flight = self.flights[heapq.heappop(self._timers)[1]]
-            if flight.renew and now < flight.since + RENEW_LONGEST and is_alive(flight.client):
-                self._lend_until(flight, now + RENEW_STEP)
-            else:
-                self._come_back(flight)
+            for flight in [self.flights[number] for number in self._timers.take()]:
+                if flight.renew and now < flight.since + RENEW_LONGEST and is_alive(flight.client):
+                    self._lend_until(flight, now + RENEW_STEP)
+                else:
+                    self._come_back(flight)
 
     def hasten(self, client: str, until: int) -> None:
         """Let what is renewed for *client*, which is gone, come back at *until* (microseconds)."""
@@ -123,6 +123,10 @@ class Delivery:
         """
         return self._lines.free(count, runs=runs)
 
+    def are_new_from(self, number: int) -> bool:
+        """Whether neither the message *number* nor any behind it is done or in flight."""
+        return number > self._seen_to
+
     def is_new(self, number: int) -> bool:
         """Whether the message *number* is neither done nor in flight."""
         return number not in self.flights and number not in self.done
@@ -131,15 +135,15 @@ class Delivery:
 
     def lend(self, ids: Iterable[int], loan: Loan) -> None:
         """The messages *ids* are given out on the terms of *loan*: one more attempt for each."""
-        for number in ids:
-            flight = self.flights.get(number)
-            if flight is None:
-                flight = self.flights[number] = Flight(number)
-            flight.attempts += 1
-            flight.token, flight.client, flight.attempt_id = loan.token, loan.client, loan.attempt_id
-            flight.renew, flight.since = loan.renew, loan.at
-            self._lend_until(flight, loan.until)
-            self._note_attempt(flight)
+        flights, numbers = self.flights, list(ids)
+        terms = (loan.until, loan.token, loan.client, loan.renew, loan.at, loan.attempt_id, True)
+        for number in numbers:
+            known = flights.get(number)
+            flights[number] = Flight(number, 1 if known is None else known.attempts + 1, *terms)
+        if numbers:
+            self._seen_to = max(self._seen_to, *numbers)
+            self._set_timer(loan.until, numbers)
+            self._note_attempt(loan.attempt_id, numbers)
 
     def holds(self, number: int, token: int, now: int) -> bool:
         """Whether *token* is that of the consumer that has the message *number* at *now* (microseconds)."""
@@ -150,6 +154,7 @@ class Delivery:
         """The messages *ids* are done: acknowledged, dead, or not wanted."""
         for first, last in ids:
             self.done.add(first, last)
+            self._seen_to = max(self._seen_to, last)
             if last - first < len(self.flights):
                 for number in range(first, last + 1):
                     self._leave(number)
@@ -166,12 +171,13 @@ class Delivery:
     def restart(self, next_id: int) -> None:
         """Begin anew at *next_id*: all before it is done, nothing from it on is."""
         self.flights.clear()
-        self._timers.clear()
+        self._timers.reset([])
         self._waiting.clear()
         self._attempts.clear()
         self._lines = Lines(self._is_free)
         self.done = Frontier(next_id - 1)
         self.next = next_id
+        self._seen_to = next_id - 1
 
     def rescan(self) -> None:
         """Look at everything that is not done once more, as after the journal was read."""
@@ -187,11 +193,13 @@ class Delivery:
         """Be as :meth:`keep` said."""
         self.restart(pointer + 1)
         self.done = Frontier(pointer, [IdRange(*ids) for ids in ahead])
+        self._seen_to = max([pointer, *(last for _, last in ahead)])
         for flight in flights:
             self.flights[flight.id] = flight
+            self._seen_to = max(self._seen_to, flight.id)
             if flight.away:
                 self._lend_until(flight, flight.until)
-                self._note_attempt(flight)
+                self._note_attempt(flight.attempt_id, [flight.id])
             elif not self.fifo:
                 heapq.heappush(self._waiting, flight.id)
 
@@ -205,15 +213,17 @@ class Delivery:
 
     def _lend_until(self, flight: Flight, until: int) -> None:
         flight.away, flight.until = True, until
-        heapq.heappush(self._timers, (until, flight.id))
-        if len(self._timers) > 2 * len(self.flights) + _SPARE:
-            self._timers = [(each.until, each.id) for each in self.flights.values() if each.away]
-            heapq.heapify(self._timers)
+        self._set_timer(until, [flight.id])
 
-    def _note_attempt(self, flight: Flight) -> None:
-        if not flight.attempt_id:
+    def _set_timer(self, until: int, ids: list[int]) -> None:
+        self._timers.set(until, ids)
+        if len(self._timers) > 2 * len(self.flights) + _SPARE:
+            self._timers.reset((each.until, each.id) for each in self.flights.values() if each.away)
+
+    def _note_attempt(self, attempt_id: str, ids: Iterable[int]) -> None:
+        if not attempt_id:
             return
-        self._attempts.setdefault(flight.attempt_id, []).append(flight.id)
+        self._attempts.setdefault(attempt_id, []).extend(ids)
         if len(self._attempts) > len(self.flights) + _SPARE:
             self._attempts.clear()
             for each in self.flights.values():

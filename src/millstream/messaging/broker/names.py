@@ -35,9 +35,8 @@ def write_handle(number: int, token: int) -> str:
 
 def read_handle(handle: str) -> tuple[int, int]:
     """Number and token of a receipt handle. Raises INVALID_RECEIPT_HANDLE."""
-    version, _, rest = handle.partition(".")
-    number, _, token = rest.partition(".")
     try:
+        version, number, token = handle.split(".", 2)
         if version != "1" or len(handle) > 40:
             raise ValueError(handle[:40])
         return int(number, 16), int(token, 16)

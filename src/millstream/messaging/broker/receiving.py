@@ -168,12 +168,25 @@ class _Search:
         messages = await self._topic.pages.read(first, min(last, first + reach - 1))
         if not messages:
             self._pass_over_trimmed(first)
-        for message in messages:
-            if self._is_full:
-                break
-            self._delivery.next = message.id + 1
-            if self._delivery.is_new(message.id):
-                self._take_or_skip(message)
+        if not self._take_all(messages):
+            for message in messages:
+                if self._is_full:
+                    break
+                self._delivery.next = message.id + 1
+                if self._delivery.is_new(message.id):
+                    self._take_or_skip(message)
+        return True
+
+    def _take_all(self, messages: Sequence[Message]) -> bool:
+        """Take *messages* together if none of them has to be looked at; whether that was so."""
+        if self._ask.wanted is not None or not messages or not self._delivery.are_new_from(messages[0].id):
+            return False
+        size = sum(len(message.body) for message in messages)
+        if self._bytes + size >= MOST_BYTES:
+            return False
+        self.found += messages
+        self._bytes += size
+        self._delivery.next = messages[-1].id + 1
         return True
 
     @property

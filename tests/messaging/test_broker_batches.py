@@ -1,0 +1,264 @@
+"""Batches between our clients and our broker say and do what the protocol's single messages do."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.core.clock import MICROSECONDS
+from millstream.log import LogError, LogSpec
+from millstream.log import Message as Stored
+from millstream.messaging.broker.remembered import Remembered
+from millstream.messaging.client import Message, PartialFailureError, Producer, SimpleConsumer
+from millstream.messaging.client.columns import from_batch, to_batch
+from millstream.messaging.client.message import Stamp, from_wire, to_wire
+from millstream.messaging.client.places import read_endpoints
+from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import AckedBatch, SentBatch
+from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk
+from millstream.testing.brokers import BrokerProcess
+
+HERE = read_endpoints("127.0.0.1:8081")
+BORN = 1_700_000_000_000_123
+
+
+def stamp(message_id: str = "", kind: int = v2.NORMAL) -> Stamp:
+    return Stamp(message_id, kind, "", BORN, "host")
+
+
+def numbered(messages: list[Message]) -> list[tuple[Message, str]]:
+    return [(message, f"id-{number}") for number, message in enumerate(messages)]
+
+
+def receive_request(group: str, topic: str, count: int = 1000) -> v2.ReceiveMessageRequest:
+    request = v2.ReceiveMessageRequest(batch_size=count)
+    request.group.name, request.message_queue.topic.name = group, topic
+    request.invisible_duration.seconds = 30
+    return request
+
+
+def read_all(desk: Desk, topic: str) -> list[Stored]:
+    return [
+        msgspec.structs.replace(message, received_at=None, id=0)
+        for batch in desk.store.log(LogSpec(topic)).read(1)
+        for message in batch
+    ]
+
+
+def nameless(message: Stored) -> Stored:
+    """*message* without its id; the order of properties is not kept by protobuf."""
+    (first, _), *others = message.headers
+    assert first == "mq:id"
+    return msgspec.structs.replace(message, headers=tuple(sorted(others)))
+
+
+TEXT = st.text("abcü-", min_size=1, max_size=5)
+MESSAGES = st.builds(
+    Message,
+    st.just("one"),
+    st.binary(min_size=1, max_size=20),
+    tag=st.one_of(st.just(""), TEXT),
+    keys=st.lists(TEXT, max_size=2).map(tuple),
+    properties=st.dictionaries(TEXT, TEXT, max_size=2),
+)
+UNIFORM = st.builds(Message, st.just("one"), st.binary(min_size=1), tag=TEXT, keys=TEXT.map(lambda key: (key,)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.one_of(st.lists(MESSAGES, min_size=1, max_size=6), st.lists(UNIFORM, min_size=1, max_size=6)))
+def test_a_batch_is_stored_and_given_as_its_messages_would_be(messages: list[Message]) -> None:
+    async def step(desk: Desk) -> None:
+        pairs = numbered(messages)
+        answer = await desk.service.send_batch(to_batch(pairs, stamp()), CALL)
+        assert (answer.code, answer.refused) == (v2.OK, {})
+        in_batch = read_all(desk, "one")
+        singly = v2.SendMessageRequest(
+            messages=[to_wire(message, stamp(f"again-{message_id}")) for message, message_id in pairs]
+        )
+        again = await desk.service.send_message(singly, CALL)
+        assert answer.offsets == [entry.offset - len(pairs) for entry in again.entries]
+        alone = read_all(desk, "one")[len(pairs) :]
+        assert list(map(nameless, in_batch)) == list(map(nameless, alone))
+        batch = await desk.service.receive_batch(receive_request("by-batch", "one", len(pairs)), CALL)
+        frames = await desk.receive("by-frame", "one", len(pairs))
+        handles = [frame.system_properties.receipt_handle for frame in frames]
+        expected = [from_wire(frame, HERE) for frame in frames]
+        assert [msgspec.structs.replace(each, receipt_handle=handle) for each, handle in zip(
+            from_batch(batch, "one", HERE), handles, strict=True
+        )] == expected  # fmt: skip
+
+    on_desk(step)
+
+
+def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
+    wrong: list[tuple[dict[str, Any], int]] = [
+        ({"bodies": [b"x", b""]}, v2.MESSAGE_BODY_EMPTY),
+        ({"ids": ["a", " "]}, v2.ILLEGAL_MESSAGE_ID),
+        ({"tags": ["a", "b|c"]}, v2.ILLEGAL_MESSAGE_TAG),
+        ({"keys": [("a",), (" ",)]}, v2.ILLEGAL_MESSAGE_KEY),
+        ({"properties": [{}, {"KEYS": "x"}]}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"bodies": [b"x", b"x" * (4 * 2**20 + 1)]}, v2.MESSAGE_BODY_TOO_LARGE),
+    ]
+
+    async def step(desk: Desk) -> None:
+        good = SentBatch("", "plain", v2.NORMAL, "", "host", BORN, ["a", "b"], [b"x", b"y"])
+        for number, (change, code) in enumerate(wrong):
+            fresh = msgspec.structs.replace(good, ids=[f"{number}-a", f"{number}-b"])
+            answer = await desk.service.send_batch(msgspec.structs.replace(fresh, **change), CALL)
+            assert answer.code == v2.MULTIPLE_RESULTS, change
+            assert {row: refused[0] for row, refused in answer.refused.items()} == {1: code}
+        before = desk.core.topic("plain").last_id
+        for change, code in (
+            ({"kind": v2.FIFO, "group": "g"}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+            ({"topic": "ordered", "kind": v2.FIFO}, v2.ILLEGAL_MESSAGE_GROUP),
+            ({"topic": "later", "kind": v2.DELAY}, v2.ILLEGAL_DELIVERY_TIME),
+        ):
+            assert (await desk.service.send_batch(msgspec.structs.replace(good, **change), CALL)).code == code
+        assert desk.core.topic("plain").last_id == before == len(wrong)
+
+    on_desk(step)
+
+
+def test_p4_an_ordered_batch_goes_to_the_queue_of_its_group_and_comes_in_order() -> None:
+    async def step(desk: Desk) -> None:
+        messages = numbered([Message("ordered", b"%d" % number, message_group="g") for number in range(100)])
+        answer = await desk.service.send_batch(to_batch(messages, stamp(kind=v2.FIFO)), CALL)
+        assert answer.offsets == list(range(100))
+        await desk.send("ordered", b"alone", message_group="g")
+        got = await desk.receive("g", "ordered", 1000, auto_renew=True)
+        assert bodies(got) == [*(b"%d" % number for number in range(100)), b"alone"]
+        assert len({message.system_properties.queue_id for message in got}) == 1
+
+    on_desk(step)
+
+
+def test_a_batch_that_is_sent_again_is_stored_once() -> None:
+    def batch(ids: list[str]) -> SentBatch:
+        return SentBatch("", "plain", v2.NORMAL, "", "host", BORN, ids, [each.encode() for each in ids])
+
+    async def first(desk: Desk) -> None:
+        assert (await desk.service.send_batch(batch(["a", "b", "c"]), CALL)).offsets == [0, 1, 2]
+        assert (await desk.service.send_batch(batch(["a", "b", "c"]), CALL)).offsets == [0, 1, 2]
+        assert (await desk.service.send_batch(batch(["x", "b", "x", "y"]), CALL)).offsets == [3, 1, 3, 4]
+
+    async def after_restart(desk: Desk) -> None:
+        assert (await desk.service.send_batch(batch(["y", "a", "z"]), CALL)).offsets == [4, 0, 5]
+        assert bodies(await desk.receive("g", "plain")) == [b"a", b"b", b"c", b"x", b"y", b"z"]
+
+    on_desk(first, after_restart)
+
+
+def test_a_batch_of_acknowledgements_says_which_failed() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a", b"b", b"c")
+        got = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
+        a, b, c = got.handles
+        settled = await desk.service.ack_batch(AckedBatch("", "g", "plain", [a, "nonsense", b, b]), CALL)
+        assert (settled.code, list(settled.refused)) == (v2.MULTIPLE_RESULTS, [1])
+        settled = await desk.service.ack_batch(AckedBatch("", "g", "plain", [a, b]), CALL)
+        assert (settled.code, list(settled.refused)) == (v2.INVALID_RECEIPT_HANDLE, [0, 1])
+        desk.clock.advance(31)
+        late = await desk.service.ack_batch(AckedBatch("", "g", "plain", [c]), CALL)
+        assert late.code == v2.INVALID_RECEIPT_HANDLE
+        assert bodies(await desk.receive("g", "plain")) == [b"c"]
+
+    on_desk(step)
+
+
+def test_gzip_delays_and_damage_come_through_in_batches() -> None:
+    async def step(desk: Desk) -> None:
+        due = desk.clock.now() + MICROSECONDS
+        await desk.send("later", b"late", deliver_at=due)
+        desk.clock.advance(2)
+        desk.holding.look()
+        zipped = v2.SendMessageRequest(messages=[v2.Message(body=gzip.compress(b"zipped"))])
+        zipped.messages[0].topic.name = "plain"
+        zipped.messages[0].system_properties.message_id = "z"
+        zipped.messages[0].system_properties.body_encoding = v2.GZIP
+        await desk.service.send_message(zipped, CALL)
+        batch = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
+        assert [(each.body, each.is_corrupted) for each in from_batch(batch, "plain", HERE)] == [(b"zipped", False)]
+        damaged = from_batch(msgspec.structs.replace(batch, crc=batch.crc ^ 1), "plain", HERE)
+        assert [each.is_corrupted for each in damaged] == [True]
+        request = receive_request("g", "later")
+        request.long_polling_timeout.seconds = 5
+        (late,) = from_batch(await desk.service.receive_batch(request, CALL), "later", HERE)
+        assert late.deliver_at is not None
+        assert late.deliver_at.timestamp() * MICROSECONDS == due
+
+    on_desk(step)
+
+
+def test_calls_of_one_moment_are_stored_together_and_one_that_is_given_up_harms_no_other() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"first")
+        blocks = desk.store.log(LogSpec("plain")).info().blocks
+        calls = [asyncio.ensure_future(desk.send("plain", b"%d" % number)) for number in range(50)]
+        await asyncio.sleep(0)
+        calls[7].cancel()
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(found[7], asyncio.CancelledError)
+        offsets = [each.entries[0].offset for each in found if isinstance(each, v2.SendMessageResponse)]
+        assert len(set(offsets)) == 49
+        assert desk.store.log(LogSpec("plain")).info().blocks <= blocks + 2
+
+    on_desk(step)
+
+
+def test_a_commit_that_fails_is_told_to_all_who_shared_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(desk: Desk) -> None:
+        topic = desk.core.topic("plain")
+
+        def refuse(*_: object, **__: object) -> None:
+            raise LogError("the disk is full")
+
+        monkeypatch.setattr(topic._writer, "append_nowait", refuse)
+        calls = [desk.send("plain", b"%d" % number) for number in range(5)]
+        assert {type(each) for each in await asyncio.gather(*calls, return_exceptions=True)} == {LogError}
+        monkeypatch.undo()
+        assert (await desk.send("plain", b"0")).entries[0].offset == 0
+
+    on_desk(step)
+
+
+def test_as_many_names_are_remembered_as_promised_and_not_many_more() -> None:
+    remembered = Remembered(10)
+    for number in range(1, 100):
+        remembered.note([b"%d" % number], [number])
+        assert all(remembered.get(b"%d" % each) == each for each in range(max(number - 9, 1), number + 1))
+        assert len(remembered._young) + len(remembered._old) <= 20
+    remembered.forget_after(95)
+    assert remembered.get(b"95") == 95
+    assert remembered.get(b"96") is None
+    assert remembered.knows_none([b"96", b"1"])
+
+
+def test_our_clients_use_batches_and_tell_what_failed(broker: BrokerProcess) -> None:
+    broker.make_topic("batches")
+
+    async def talk() -> None:
+        place = str(broker.place)
+        async with (
+            Producer(place, ["batches"]) as producer,
+            SimpleConsumer(place, "g", {"batches": "*"}, await_duration=5) as consumer,
+        ):
+            receipts = await producer.send_many([Message("batches", b"%d" % n, keys=("k", "l")) for n in range(3)])
+            assert [receipt.offset for receipt in receipts] == [0, 1, 2]
+            with pytest.raises(PartialFailureError) as failed:
+                await producer.send_many([Message("batches", b"x"), Message("batches", b"y", properties={"TAGS": "x"})])
+            assert [type(result).__name__ for result in failed.value.results] == ["Receipt", "BadRequestError"]
+            got = await consumer.receive(10, invisible=30)
+            assert [message.body for message in got] == [b"0", b"1", b"2", b"x"]
+            assert got[0].keys == ("k", "l")
+            await consumer.ack(*got[:2])
+            with pytest.raises(PartialFailureError):
+                await consumer.ack(*got)
+            assert await consumer.receive(10, invisible=30) == []
+
+    asyncio.run(talk())
