@@ -7,6 +7,7 @@ and the licence for every delete (promise P8).
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -152,7 +153,9 @@ class Manifest:
 
     def get(self, store: str, space: str, content_id: str) -> ManifestRow | None:
         """The row of one content item, tombstones included; None where there is none."""
-        return self.get_many(store, space, [content_id]).get(content_id)
+        with self._engine.connect() as connection:
+            row = connection.execute(_ONE, {"in_store": store, "in_space": space, "item": content_id}).first()
+        return None if row is None else ManifestRow(*row)
 
     def get_many(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, ManifestRow]:
         """The rows of *content_ids* that exist, by id."""
@@ -214,8 +217,7 @@ class Manifest:
 
     def _select(self, query: sa.Select[Any]) -> Iterator[ManifestRow]:
         with self._engine.connect() as connection:
-            for row in connection.execute(query):
-                yield ManifestRow(*row)
+            yield from itertools.starmap(ManifestRow, connection.execute(query).fetchall())
 
     def _write(self, statement: Any, values: Sequence[Mapping[str, Any]]) -> None:
         with self._writing, self._engine.begin() as connection:
@@ -258,6 +260,11 @@ def _note_statement() -> Any:
     )
 
 
+_ONE = sa.select(_manifest).where(
+    _manifest.c.store == sa.bindparam("in_store"),
+    _manifest.c.space == sa.bindparam("in_space"),
+    _manifest.c.content_id == sa.bindparam("item"),
+)
 _RECORD, _NOTE = _record_statement(), _note_statement()
 _CREATE = insert(_manifest).on_conflict_do_nothing()
 

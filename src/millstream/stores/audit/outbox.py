@@ -12,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.combining import Combiner
 from millstream.core.errors import BusyError
 from millstream.stores.audit.events import AuditEvent
 from millstream.stores.audit.holders import new_holder
@@ -72,6 +73,8 @@ class Outbox:
         self._writing = threading.Lock()
         self._last = 0
         self._targets = tuple(threading.RLock() for _ in range(_LOCKS))
+        self._begin = Combiner(self._begin_all)
+        self._change = Combiner(self._change_all)
         _metadata.create_all(engine)
 
     def hold(self, store: str, space: str, content_id: str) -> AbstractContextManager[object]:
@@ -83,22 +86,30 @@ class Outbox:
 
         Raises :class:`AuditBusyError` where another holder has begun a change of the same item or space.
         """
+        return self._begin(Intent(event, self.holder, item, had_space))
+
+    def _begin_all(self, wanted: Sequence[Intent]) -> Sequence[Intent | AuditBusyError]:
+        """Begin what several threads want to begin, in one transaction."""
         with self._writing, self._engine.begin() as connection:
             connection.exec_driver_sql("UPDATE audit_outbox SET state = state WHERE 0")  # takes the lock before reading
-            others = connection.execute(_open_intents(event).where(_outbox.c.holder != self.holder)).first()
-            if others is not None:
-                raise _busy(event)
-            last = connection.execute(sa.select(sa.func.max(_outbox.c.at))).scalar_one() or 0
-            self._last = max(self._clock.now(), last + 1, self._last + 1)
-            event = msgspec.structs.replace(event, at=self._last)
-            values = {
-                "holder": self.holder, "state": _State.INTENDED, "at": event.at, "store": event.store,
-                "space": event.space, "content_id": event.content_id, "event": msgspec.json.encode(event),
-                "item": None if item is None else msgspec.json.encode(item), "had_space": had_space,
-            }  # fmt: skip
-            number = connection.execute(sa.insert(_outbox).values(values)).inserted_primary_key
-            assert number is not None
-            return Intent(msgspec.structs.replace(event, number=number[0]), self.holder, item, had_space)
+            self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0)
+            held = {tuple(row) for row in connection.execute(_HELD, {"holder": self.holder})}
+            return [
+                _busy(intent.event) if _target(intent.event) in held else self._begin_one(connection, intent)
+                for intent in wanted
+            ]
+
+    def _begin_one(self, connection: sa.Connection, intent: Intent) -> Intent:
+        self._last = max(self._clock.now(), self._last + 1)
+        event = msgspec.structs.replace(intent.event, at=self._last)
+        values = {
+            "holder": self.holder, "state": _State.INTENDED, "at": event.at, "store": event.store,
+            "space": event.space, "content_id": event.content_id, "event": msgspec.json.encode(event),
+            "item": None if intent.item is None else msgspec.json.encode(intent.item), "had_space": intent.had_space,
+        }  # fmt: skip
+        number = connection.execute(_INSERT, values).inserted_primary_key
+        assert number is not None
+        return msgspec.structs.replace(intent, event=msgspec.structs.replace(event, number=number[0]))
 
     def add(self, event: AuditEvent) -> AuditEvent:
         """Write down an *event* that is known to have happened, and was never intended here; returns it with number."""
@@ -125,19 +136,18 @@ class Outbox:
 
         Those of this holder, or with *others* those of all; only those for the item or space of *target*.
         """
-        query = _open_intents(target).order_by(_outbox.c.number)
-        if not others:
-            query = query.where(_outbox.c.holder == self.holder)
+        query, values = (
+            (_INTENTS, {}) if target is None else (_INTENTS_OF, dict(zip(_TARGET, _target(target), strict=True)))
+        )
         with self._engine.connect() as connection:
-            return [_intent(row) for row in connection.execute(query)]
+            rows = connection.execute(query, values)
+            return [_intent(row) for row in rows if others or row.holder == self.holder]
 
     def get(self, numbers: Iterable[int]) -> dict[int, AuditEvent]:
         """The events of these *numbers* that are done and not removed yet, by number."""
-        query = sa.select(_outbox.c.number, _outbox.c.event).where(
-            _outbox.c.number.in_(list(numbers)), _outbox.c.state != _State.INTENDED
-        )
         with self._engine.connect() as connection:
-            return {number: _event(number, data) for number, data in connection.execute(query)}
+            rows = connection.execute(_EVENTS, {"numbers": list(numbers)})
+            return {number: _event(number, data) for number, data in rows}
 
     def events(self, *, after: int = 0, limit: int = 1000) -> Sequence[AuditEvent]:
         """Events that are done and not removed yet, by number, from above *after*."""
@@ -201,20 +211,47 @@ class Outbox:
             return set(connection.execute(query).scalars())
 
     def _update(self, event: AuditEvent, state: _State) -> None:
-        change = sa.update(_outbox).where(_outbox.c.number == event.number, _outbox.c.state == _State.INTENDED)
+        self._change((event, state))
+
+    def _change_all(self, changes: Sequence[tuple[AuditEvent, _State]]) -> Sequence[None]:
+        """Write down what several threads have to say of intended events, in one transaction."""
         with self._writing, self._engine.begin() as connection:
-            connection.execute(change.values(state=state, event=msgspec.json.encode(event)))
+            values = [{"which": e.number, "new": state, "told": msgspec.json.encode(e)} for e, state in changes]
+            connection.execute(_CHANGE, values)
+        return [None] * len(changes)
 
 
-def _open_intents(target: AuditEvent | None) -> sa.Select[Any]:
-    row = _outbox.c
-    query = sa.select(row.number, row.holder, row.event, row.item, row.had_space).where(row.state == _State.INTENDED)
-    if target is None:
-        return query
-    return query.where(row.store == target.store, row.space == target.space, row.content_id == target.content_id)
+_CHANGE = (
+    sa.update(_outbox)
+    .where(_outbox.c.number == sa.bindparam("which"), _outbox.c.state == _State.INTENDED)
+    .values(state=sa.bindparam("new"), event=sa.bindparam("told"))
+)
 
 
-def _intent(row: sa.Row[Any]) -> Intent:
+_INSERT = sa.insert(_outbox)
+_NEWEST = sa.select(_outbox.c.at).order_by(_outbox.c.number.desc()).limit(1)
+"""When the last event was begun: times grow with the numbers."""
+_EVENTS = sa.select(_outbox.c.number, _outbox.c.event).where(
+    _outbox.c.number.in_(sa.bindparam("numbers", expanding=True)), _outbox.c.state != _State.INTENDED
+)
+_TARGET = ("store", "space", "content_id")
+_HELD = sa.select(*(_outbox.c[name] for name in _TARGET)).where(
+    _outbox.c.state == _State.INTENDED, _outbox.c.holder != sa.bindparam("holder")
+)
+"""What others are changing: few items at any time."""
+_INTENTS = (
+    sa.select(_outbox.c.number, _outbox.c.holder, _outbox.c.event, _outbox.c.item, _outbox.c.had_space)
+    .where(_outbox.c.state == _State.INTENDED)
+    .order_by(_outbox.c.number)
+)
+_INTENTS_OF = _INTENTS.where(*(_outbox.c[name] == sa.bindparam(name) for name in _TARGET))
+
+
+def _target(event: AuditEvent) -> tuple[str, ...]:
+    return event.store, event.space, event.content_id
+
+
+def _intent(row: Any) -> Intent:
     before = None if row.item is None else msgspec.json.decode(row.item, type=ItemInfo)
     return Intent(_event(row.number, row.event), row.holder, before, row.had_space)
 
