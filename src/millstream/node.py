@@ -25,7 +25,7 @@ from millstream.anchoring import (
     StoreCas,
     prove,
 )
-from millstream.batching import BatchConfig, ConfigError, Rulebook
+from millstream.batching import Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
@@ -166,19 +166,6 @@ class Node(MillNode):
     def rules(self) -> Rulebook:
         """The rules by which this node batches, with what is different for some sources and keys."""
         return self.settings.batching.rules
-
-    @property
-    def batch_config(self) -> BatchConfig:
-        """The rules of a node that has the same ones for all messages.
-
-        Raises :class:`~millstream.batching.ConfigError` where the settings have overrides: they would be lost.
-        """
-        if self.rules.overrides:
-            raise ConfigError(
-                "the settings have overrides for some sources or keys (batching.override), which this command does not "
-                "know of: take them out, or batch with `millstream batch serve`"
-            )
-        return self.rules.default
 
     def batch_service(
         self, log: str, output: str, *, ticks: Ticker | None = None, metrics: Metrics | None = None

@@ -39,7 +39,7 @@ def outcome(node: Node, messages: list[Message]) -> tuple[dict[str, tuple[int, .
     """What the batcher makes of the log in this process: ids by batch, reasons by id."""
     import hashlib
 
-    batcher = Batcher.of(node.batch_config)
+    batcher = Batcher.of(node.rules)
     batches, rejects = batcher.receive_many(
         [
             Event(m.id, m.source, m.key, m.event_time or 0, m.received_at or 0, hashlib.sha256(m.body).hexdigest())

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream.batching import ConfigError
 from millstream.batching.ticks import ticks_by
 from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS, VirtualClock
@@ -76,12 +75,10 @@ def test_a_store_elsewhere_that_is_not_there_is_unavailable_and_not_empty(tmp_pa
     assert not absent.exists()
 
 
-def test_a_node_with_overrides_has_no_single_set_of_rules(tmp_path: Path) -> None:
+def test_a_node_has_the_rules_of_its_settings_with_what_is_different_for_some_sources(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), batching=BatchingSettings(override=({"source": "p", "window": 5},)))
     with Node.open(settings, create=True) as node:
         assert [config.window for config in node.rules.configs] == [30 * 60 * MICROSECONDS, 5]
-        with pytest.raises(ConfigError, match=r"batching\.override"):
-            _ = node.batch_config
 
 
 def test_a_batch_service_goes_on_in_the_next_node_by_the_rules_in_the_settings(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from millstream.anchoring.files import checked_batch
 from millstream.anchoring.records import EncodedBatch, encode_batch
-from millstream.batching import BatchConfig, Batcher
+from millstream.batching import BatchConfig, Batcher, Override, Rulebook
 from millstream.batching.messages import event_of
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
@@ -32,7 +33,9 @@ Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]
 
 
-def in_process(messages: list[Message], rules: BatchConfig) -> tuple[list[EncodedBatch], list[tuple[int, str]]]:
+def in_process(
+    messages: list[Message], rules: BatchConfig | Rulebook
+) -> tuple[list[EncodedBatch], list[tuple[int, str]]]:
     """Batches in the job's order and rejects by id, of the batcher fed in log order."""
     batcher = Batcher.of(rules)
     received, closed = batcher.receive_many(map(event_of, messages)), batcher.advance(max_received(messages))
@@ -191,9 +194,27 @@ def test_an_empty_or_missing_log_is_refused(
         run_batch(spark, tmp_path, log_url, "missing", rules)
 
 
-def test_late_policies_that_the_job_does_not_have_are_refused(tmp_path: Path, log_url: str) -> None:
-    with pytest.raises(PipelineInputError, match="late=side"):
-        run_batch(None, tmp_path, log_url, "any", BatchConfig(50, 20, late="side", grace=9))  # type: ignore[arg-type]
+def test_p5_policies_caps_and_other_rules_for_some_give_the_batches_of_the_batcher_too(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    rules = Rulebook(
+        BatchConfig(50, 20, late="amend", grace=60),
+        (
+            Override(BatchConfig(30, 20, max_count=3, late="side", grace=9), "station-1"),
+            Override(BatchConfig(0, 40), None, "key-2"),
+        ),
+    )
+    messages = write_log(log_url, "untidy", untidy(11, 2000, late=0.2))
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    batches, rejects = in_process(messages, rules)
+    assert list(job.batches(replaced=True)) == batches
+    assert sorted((reject.rejected, str(reject.reason)) for reject in job.rejects()) == rejects
+    assert {batch.header.kind for batch in batches} == {"batch", "side", "amendment"}
+    standing = list(job.batches())
+    members = [number for batch in standing for number in batch.ids]
+    assert sorted([*members, *(number for number, _ in rejects)]) == [message.id for message in messages]
+    assert 0 < job.record.counts["replaced"] == len(batches) - len(standing)
+    assert all(checked_batch(batch) for batch in batches)
 
 
 def test_what_spark_raises_is_told_in_one_line(

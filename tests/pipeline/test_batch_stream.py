@@ -39,6 +39,7 @@ Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]
 
 RULES = Rulebook(BatchConfig(50, 20))
+POLICIES = Rulebook(BatchConfig(50, 20, late="amend", grace=60), (Override(BatchConfig(20, 30), "station-1"),))
 
 
 def in_order(messages: Sequence[Message]) -> list[Message]:
@@ -89,14 +90,7 @@ def test_a_log_is_followed_in_order_and_by_its_columns(
     assert sorted(pa.concat_tables(triggers)["id"].to_pylist()) == [m.id for m in more]
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        RULES,
-        Rulebook(BatchConfig(50, 20, late="amend", grace=60), (Override(BatchConfig(20, 30), "station-1"),)),
-    ],
-    ids=["columns", "policies"],
-)
+@pytest.mark.parametrize("rules", [RULES, POLICIES], ids=["columns", "policies"])
 def test_p5_the_stream_gives_what_the_service_gives_and_they_hand_over_both_ways(
     spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: Rulebook
 ) -> None:
@@ -134,13 +128,19 @@ def test_a_stream_whose_checkpoint_others_have_overtaken_begins_from_the_state_t
     assert written(log_url, plan.output) == written(log_url, "service")
 
 
-@pytest.mark.parametrize("next_host", ["stream", "service"])
+@pytest.mark.parametrize(("next_host", "rules"), [("stream", POLICIES), ("service", RULES)])
 def test_p5_history_hands_what_is_open_over_to_the_stream_or_the_service(
-    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, next_host: str
+    spark: SparkSession,
+    tmp_path: Path,
+    log_url: str,
+    untidy: Untidy,
+    write_log: WriteLog,
+    next_host: str,
+    rules: Rulebook,
 ) -> None:
-    messages, plan = in_order(untidy(7, 900)), plan_of(tmp_path, log_url)
+    messages, plan = in_order(untidy(7, 900)), plan_of(tmp_path, log_url, rules=rules)
     write_log(log_url, "untidy", messages[:500])
-    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", RULES.default, flush=False)
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules, flush=False)
     with open_store(log_url) as store:
         hand_over(job, store.log(LogSpec("batches")), plan.state)
         with pytest.raises(PipelineInputError, match="have begun already"):
@@ -149,9 +149,9 @@ def test_p5_history_hands_what_is_open_over_to_the_stream_or_the_service(
     if next_host == "stream":
         run_stream(spark, plan, available_now=True)
     else:
-        serve(log_url, plan.state, plan.output)
-    serve(log_url, tmp_path / "alone.state")
-    before = [(batch.batch, batch.header.closed_at) for batch in job.batches()]
+        serve(log_url, plan.state, plan.output, rules)
+    serve(log_url, tmp_path / "alone.state", rules=rules)
+    before = [(batch.batch, batch.header.closed_at) for batch in job.batches(replaced=True)]
     after = [(key, json.loads(body)["closed_at"]) for body, key, _ in written(log_url, plan.output) if key]
     expected = [(key, json.loads(body)["closed_at"]) for body, key, _ in written(log_url, "service") if key]
     assert sorted(before + after) == sorted(expected)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.anchoring.records import encode_batch
-from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Rulebook
+from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Override, Rulebook
 from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.core.message import Message, to_arrow
 from millstream.pipeline.jobs import feeding
@@ -38,11 +38,12 @@ def shares(messages: Sequence[Message], chunk: int, *, whole: bool = True) -> It
 
 
 def feed(
-    messages: Sequence[Message], rules: BatchConfig, chunk: int, *, flush: bool = True, whole: bool = True
+    messages: Sequence[Message], rules: BatchConfig | Rulebook, chunk: int, *, flush: bool = True, whole: bool = True
 ) -> pa.Table:
     """The output of one task that is given *messages* in shares of *chunk*, without the snapshot."""
     bound = max(message.received_at or 0 for message in messages)
-    parts = batch_part(shares(messages, chunk, whole=whole), Rulebook(rules), bound, flush=flush, whole=whole)
+    rulebook = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
+    parts = batch_part(shares(messages, chunk, whole=whole), rulebook, bound, flush=flush, whole=whole)
     rows = pa.Table.from_batches(parts, BATCH_SCHEMA)
     return rows.filter(rows["snapshot"].is_null())
 
@@ -75,6 +76,55 @@ def test_p5_the_batches_of_a_task_are_those_of_the_plain_rule(
     assert refused == [(reject.rejected, reject.reason) for reject in rejects]
 
 
+configs = st.builds(
+    lambda window, cut, count, late, grace: BatchConfig(
+        window, 20, conflict_cut=cut, max_count=count, late=late, grace=late and max(grace, window)
+    ),
+    st.integers(0, 60),
+    st.sampled_from(["at_event", "midpoint"]),
+    st.none() | st.integers(1, 6),
+    st.sampled_from([None, "side", "amend"]),
+    st.integers(0, 90),
+)
+overrides = st.lists(
+    st.builds(Override, configs, st.sampled_from([None, "station-1"]), st.sampled_from(["key-1", "key-2"])),
+    unique_by=lambda override: (override.source, override.key),
+    max_size=2,
+).map(tuple)
+
+
+@given(
+    rules=st.builds(Rulebook, configs, overrides),
+    seed=st.integers(0, 1 << 32),
+    chunk=st.sampled_from([7, 60, 500]),
+    flush=st.booleans(),
+)
+def test_p5_a_task_gives_what_the_batcher_gives_under_any_rules(
+    untidy: Untidy, rules: Rulebook, seed: int, chunk: int, flush: bool
+) -> None:
+    messages = numbered(untidy(seed, 150, sources=2, late=0.3))
+    by_id = {message.id: message for message in messages}
+    batcher = Batcher.of(rules)
+    outcomes = [batcher.receive_many(map(event_of, messages))]
+    outcomes.append(batcher.advance(max(message.received_at or 0 for message in messages)))
+    outcomes += [batcher.flush()] if flush else []
+    rows = feed(messages, rules, chunk, flush=flush).to_pylist()
+
+    found = sorted(
+        (row["batch"], row["kind"], row["closed_at"], row["cut"], tuple(row["amends"]), tuple(row["ids"]), row["lines"])
+        for row in rows
+        if row["batch"]
+    )
+    expected = sorted(
+        (b.batch, b.kind, b.closed_at, b.cut, b.amends, b.events, encode_batch(b, [by_id[n] for n in b.events]).lines)
+        for outcome in outcomes
+        for b in outcome.batches
+    )
+    assert found == expected
+    refused = sorted((row["ids"][0], row["reason"]) for row in rows if row["reason"])
+    assert refused == sorted((reject.rejected, reject.reason) for outcome in outcomes for reject in outcome.rejects)
+
+
 @given(seed=st.integers(0, 1 << 32), flush=st.booleans())
 def test_p6_every_message_is_in_one_batch_or_refused_or_still_open(
     untidy: Untidy, rules: BatchConfig, seed: int, flush: bool
@@ -86,9 +136,10 @@ def test_p6_every_message_is_in_one_batch_or_refused_or_still_open(
     assert not flush or len(ids) == len(messages)
 
 
-def test_only_messages_of_open_batches_are_held(untidy: Untidy, rules: BatchConfig) -> None:
+@pytest.mark.parametrize("config", [BatchConfig(50, 20), BatchConfig(50, 20, late="amend", grace=60)], ids=str)
+def test_only_messages_of_open_batches_are_held(untidy: Untidy, config: BatchConfig) -> None:
     messages = sorted(numbered(untidy(1, 5000, sources=1)), key=lambda m: (m.received_at, m.id))
-    feeder, most = Feeder(Rulebook(rules), whole=True), 0
+    feeder, most = Feeder(Rulebook(config), whole=True), 0
     for start in range(0, len(messages), 100):
         part = messages[start : start + 100]
         for _ in feeder.step([pa.Table.from_batches([to_arrow(part)])], part[-1].received_at or 0):

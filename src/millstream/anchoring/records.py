@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -22,12 +22,16 @@ PROTOCOL = "records/1"
 """What a manifest of this protocol, in this version, calls itself."""
 
 
-class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+Kind = Literal["batch", "side", "amendment"]
+"""What a batch is made of (``millstream.batching.event``)."""
+
+
+class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The first line of a batch. ``root`` is the Merkle root (hex) over its ``count`` message lines.
 
     ``start``, ``end`` and ``closed_at`` are event times and the deciding time in the log's unit (microseconds);
-    ``closed_at`` is None where the batch was flushed. Members stand in the order of their names, so what msgspec
-    writes is canonical.
+    ``closed_at`` is None where the batch was flushed; ``kind`` is left out of the line where it is ``batch``. Members
+    stand in the order of their names, so what msgspec writes is canonical.
     """
 
     batch: str
@@ -35,6 +39,7 @@ class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: int
     cut: str
     end: int
+    kind: Kind = "batch"
     root: str
     source: str
     start: int
@@ -81,6 +86,7 @@ def encode_batch(batch: EventBatch, messages: Sequence[Message]) -> EncodedBatch
         count=len(lines),
         cut=str(batch.cut),
         end=batch.end,
+        kind=batch.kind,
         root=merkle_root(list(map(leaf_hash, lines))).hex(),
         source=batch.source,
         start=batch.start,

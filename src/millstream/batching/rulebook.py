@@ -52,6 +52,12 @@ class Rulebook(msgspec.Struct, frozen=True):
         others = (f"{o.source!r}/{o.key!r}: {o.config.version}" for o in self.overrides)
         return "; ".join([self.default.version, *others])
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The rules as JSON data: those of ``default``, and ``overrides`` where there are any."""
+        told: dict[str, Any] = msgspec.to_builtins(self.default)
+        return told | ({"overrides": msgspec.to_builtins(self.overrides)} if self.overrides else {})
+
     def chooser(self) -> Callable[[str, str], BatchConfig]:
         """The function that gives the rules for a source and a key."""
         table = {(override.source, override.key): override.config for override in self.overrides}

@@ -77,9 +77,9 @@ def _history(
     if flush and hand_over:
         raise click.UsageError("--flush closes everything: there is nothing left to --hand-over")
     with Node.open(settings) as node, node.spark() as spark:
-        jobs, rules = node.folder / "jobs", node.batch_config
+        jobs = node.folder / "jobs"
         job = history.run_batch(
-            spark, jobs, settings.log_url, log, rules, last_id=last_id, flush=flush, clock=node.clock
+            spark, jobs, settings.log_url, log, node.rules, last_id=last_id, flush=flush, clock=node.clock
         )
         if hand_over:
             history.hand_over(job, node.store.log(LogSpec(hand_over)), node.batching_state(hand_over))

@@ -41,7 +41,7 @@ def anchor_batches(walk: Walk) -> Done:
     """Hand the batches to the batch writer, which puts them into files and anchors those."""
     writer, job, total = walk.node.batch_writer, _job(walk), walk.figures["batch"].counts["batches"]
     writer.recover()
-    config, rejects = _rules(walk), list(job.rejects())
+    config, rejects = walk.node.rules.plain, list(job.rejects())
     done = 0
     for group in _groups(job):
         done += len(group)
@@ -63,7 +63,7 @@ def _job(walk: Walk) -> BatchJob:
     node = walk.node
     last_id = walk.facts(f"publish-{walk.plan.log}")["last_id"]
     return run_batch(
-        walk.spark, node.folder / "jobs", node.settings.log_url, walk.plan.log, node.batch_config,
+        walk.spark, node.folder / "jobs", node.settings.log_url, walk.plan.log, node.rules,
         last_id=last_id, clock=node.clock,
     )  # fmt: skip
 
@@ -72,11 +72,6 @@ def _groups(job: BatchJob) -> Any:
     batches = job.batches()
     while group := list(itertools.islice(batches, GROUP)):
         yield group
-
-
-def _rules(walk: Walk) -> Mapping[str, Any]:
-    rules: Mapping[str, Any] = msgspec.to_builtins(walk.node.batch_config)
-    return rules
 
 
 def _words(reasons: Mapping[Any, int]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
@@ -26,7 +27,7 @@ from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.history import LogRange, batch_range, plan_range
+from millstream.pipeline.jobs.history import batch_range, plan_range
 
 _NAMES = BATCH_SCHEMA.names
 _ENCODED = [name for name in _NAMES if name not in ("reason", "snapshot")]
@@ -46,13 +47,14 @@ class BatchInputs(msgspec.Struct, frozen=True):
     last_id: int
     received_from: int
     received_to: int
-    config: BatchConfig
+    rules: Rulebook
     flush: bool
 
     @property
-    def range(self) -> LogRange:
-        """The messages."""
-        return LogRange(self.log, self.first_id, self.last_id, self.received_from, self.received_to)
+    def plain(self) -> dict[str, Any]:
+        """The inputs as JSON data, without the password of the store: job records are read by many."""
+        public = make_url(self.store).render_as_string(hide_password=True)
+        return {**msgspec.to_builtins(self), "store": public, "rules": self.rules.plain}
 
 
 class BatchJob(msgspec.Struct, frozen=True):
@@ -62,9 +64,13 @@ class BatchJob(msgspec.Struct, frozen=True):
     data: Path
     reused: bool
 
-    def batches(self) -> Iterator[EncodedBatch]:
-        """The batches by start, source and id, a few at a time in memory."""
-        return map(_encoded, self._rows("batch", _ENCODED))
+    def batches(self, *, replaced: bool = False) -> Iterator[EncodedBatch]:
+        """The batches by start, source and id, a few at a time in memory.
+
+        Those that an amendment replaced are left out, so that no message is in two, unless *replaced* asks for them.
+        """
+        gone = set() if replaced else _replaced(self.data)
+        return (_encoded(row) for row in self._rows("batch", _ENCODED) if row["batch"] not in gone)
 
     def rejects(self) -> Iterator[Reject]:
         """The messages that are in no batch, by the time they were received, with the reason."""
@@ -91,27 +97,31 @@ def run_batch(
     jobs: Path,
     store_url: str,
     log: str,
-    config: BatchConfig,
+    rules: BatchConfig | Rulebook,
     *,
     last_id: int | None = None,
     flush: bool = True,
     clock: Clock | None = None,
 ) -> BatchJob:
-    """Batch the messages of *log* up to *last_id* (None: the end as of now) into a folder under *jobs*.
+    """Batch the messages of *log* up to *last_id* (None: the end as of now) by *rules* into a folder under *jobs*.
 
     A job that was finished before with the same inputs is not run again; one that was killed is cleaned and run. With
     *flush* the end of the range closes every batch. Raises :class:`PipelineError` where the figures do not add up,
     :class:`JobBusyError`, :class:`PipelineInputError`, and the errors of the log.
     """
     clock = clock or SystemClock()
-    inputs = _plan(store_url, log, config, last_id, flush=flush, clock=clock)
-    folder = JobFolder(jobs, "batch", {**msgspec.to_builtins(inputs), "store": _public(store_url)})
+    if isinstance(rules, BatchConfig):
+        rules = Rulebook(rules)
+    wanted = plan_range(store_url, log, None, last_id, clock)
+    span = wanted.first_id, wanted.last_id, wanted.received_from, wanted.received_to
+    inputs = BatchInputs(store_url, log, *span, rules, flush)
+    folder = JobFolder(jobs, "batch", inputs.plain)
     with folder.held():
         if record := folder.committed():
             return BatchJob(record, folder.data, reused=True)
         folder.clean()
         began = clock.monotonic()
-        batches = batch_range(spark, store_url, inputs.range, Rulebook(config), flush=flush, whole=True)
+        batches = batch_range(spark, store_url, wanted, rules, flush=flush, whole=True)
         parts = spark.sparkContext.defaultParallelism
         in_order(batches, inputs.received_from, inputs.received_to, parts).write.parquet(str(folder.data))
         record = _count(folder, inputs)
@@ -145,36 +155,33 @@ def in_order(batches: DataFrame, received_from: int, received_to: int, parts: in
     return batches.repartitionById(parts, part).sortWithinPartitions(*_ORDER).select(*_NAMES)
 
 
-def _plan(
-    store_url: str, log: str, config: BatchConfig, last_id: int | None, *, flush: bool, clock: Clock
-) -> BatchInputs:
-    if config.policy != "reject":
-        raise PipelineInputError(f"the job batch rejects late messages; late={config.policy} is for a Batcher alone")
-    wanted = plan_range(store_url, log, None, last_id, clock)
-    return BatchInputs(
-        store_url, log, wanted.first_id, wanted.last_id, wanted.received_from, wanted.received_to, config, flush
-    )
+def _replaced(data: Path) -> set[str]:
+    """The batches that amendments name."""
+    found: set[str] = set()
+    for part in parquet_rows(data, ["amends"]):
+        found.update(part.column("amends").flatten().to_pylist())
+    return found
 
 
 def _count(folder: JobFolder, inputs: BatchInputs) -> JobRecord:
-    """The figures of the output, checked: every message is in exactly one batch or was refused (promise P6)."""
-    rows_in = inputs.last_id - inputs.first_id + 1
-    counts = {"batches": 0, "batched": 0, "rejected": 0}
-    size = rows = 0
+    """The figures of the output, checked: every message is in one standing batch or was refused (promise P6)."""
+    rows_in, gone = inputs.last_id - inputs.first_id + 1, pa.array(_replaced(folder.data), pa.string())
+    counts = {"batches": 0, "batched": 0, "rejected": 0} | ({"replaced": len(gone)} if len(gone) else {})
+    size = 0
     for part in parquet_rows(folder.data, ["batch", "ids", "lines", "reason"], rows=1024):
-        members = pc.sum(pc.list_value_length(part.column("ids"))).as_py() or 0
-        refused = part.num_rows - part.column("reason").null_count
-        batches = part.num_rows - part.column("batch").null_count
-        counts["batches"] += batches
-        counts["rejected"] += refused
-        counts["batched"] += members - refused
-        for reason in pc.value_counts(part.column("reason").drop_null()).to_pylist():
-            counts[reason["values"]] = counts.get(reason["values"], 0) + reason["counts"]
         size += pc.sum(pc.binary_length(part.column("lines"))).as_py() or 0
-        rows += batches + refused
+        reasons = part.column("reason").drop_null()
+        counts["rejected"] += len(reasons)
+        for reason in pc.value_counts(reasons).to_pylist():
+            counts[reason["values"]] = counts.get(reason["values"], 0) + reason["counts"]
+        named = part.filter(part.column("batch").is_valid())
+        standing = named.filter(pc.invert(pc.is_in(named.column("batch"), gone)))
+        counts["batches"] += len(named)
+        counts["batched"] += pc.sum(pc.list_value_length(standing.column("ids"))).as_py() or 0
     counts["open"] = rows_in - counts["batched"] - counts["rejected"]
     if counts["open"] < 0 or (inputs.flush and counts["open"]):
         raise PipelineError(f"{counts['open']} of {rows_in} messages are in no batch: please report this")
+    rows = counts["batches"] + counts["rejected"]
     return JobRecord("batch", folder.inputs, rows_in, rows, size, 0.0, counts)
 
 
@@ -185,13 +192,9 @@ def _encoded(row: dict[str, Any]) -> EncodedBatch:
         count=len(row["ids"]),
         cut=row["cut"],
         end=row["end"],
+        kind=row["kind"],
         root=row["root"],
         source=row["source"],
         start=row["start"],
     )
     return EncodedBatch(header, row["lines"], tuple(row["ids"]))
-
-
-def _public(store_url: str) -> str:
-    """*store_url* without its password: job records are read by many."""
-    return make_url(store_url).render_as_string(hide_password=True)

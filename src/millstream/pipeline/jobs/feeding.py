@@ -29,6 +29,8 @@ BATCH_SCHEMA = pa.schema(
         pa.field("end", pa.int64()),
         pa.field("closed_at", pa.int64()),
         pa.field("cut", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("amends", pa.list_(pa.string())),
         pa.field("root", pa.string()),
         pa.field("ids", pa.list_(pa.int64()), nullable=False),
         pa.field("lines", pa.binary()),
@@ -45,6 +47,9 @@ STEP_BYTES = 32_000_000
 """About how much is batched together: enough that a step's own cost does not count, little enough to lie in memory."""
 
 _OUTPUT_BYTES = 4_000_000
+
+_LISTS = {"ids": "events", "amends": "amends"}
+"""Columns of lists, and their names in ``CLOSED_SCHEMA``."""
 
 Share = tuple[int, int, bytes]
 """Shard, the earliest receive time in it, and its bytes."""
@@ -75,7 +80,7 @@ class Feeder:
 
     def __init__(self, rules: Rulebook, *, whole: bool) -> None:
         self._batcher = ColumnBatcher(rules)
-        self._whole = whole
+        self._held = _held(rules) if whole else None
         self._sorted = rules.default.mode == "faithful"
         self._waiting = MESSAGE_SCHEMA.empty_table() if whole else None
 
@@ -116,9 +121,12 @@ class Feeder:
         if self._sorted:
             events = events.sort_by([("received_at", "ascending"), ("id", "ascending")])
         yield self._rows(self._batcher.step(events, bound))
+        if self._waiting is not None and self._held is not None:
+            young = pc.greater(self._waiting["event_time"], bound - self._held)
+            self._waiting = self._waiting.filter(young).combine_chunks()
 
     def _rows(self, closed: Closed) -> pa.Table:
-        """*closed* as rows of :data:`BATCH_SCHEMA`; its messages are let go."""
+        """*closed* as rows of :data:`BATCH_SCHEMA`; its messages are let go where nothing will speak of them again."""
         spoken = pa.concat_arrays([_one(closed.batches["events"]).flatten(), _one(closed.rejects["rejected"])])
         found = self._take(spoken)
         members = len(spoken) - len(closed.rejects)
@@ -128,10 +136,12 @@ class Feeder:
         )
 
     def _take(self, ids: Any) -> pa.Table | None:
-        """The messages of *ids*, which are waiting no more."""
+        """The messages of *ids*, which are waiting no more unless they may be in an amendment too."""
         if self._waiting is None:
             return None
         rows = pc.index_in(ids, _one(self._waiting["id"]))
+        if self._held is not None:
+            return self._waiting.take(rows)
         left = np.ones(len(self._waiting), np.bool_)
         left[rows.to_numpy()] = False
         found = self._waiting.take(rows)
@@ -139,10 +149,20 @@ class Feeder:
         return found
 
 
+def _held(rules: Rulebook) -> int | None:
+    """How far an event time must lie behind the clock for no amendment to come that holds it.
+
+    None where batches are not amended: then nothing is said of a message but once.
+    """
+    if all(config.policy != "amend" for config in rules.configs):
+        return None
+    return max(config.patient.max_delay + config.window + 1 for config in rules.configs)
+
+
 def _batch_rows(batches: pa.Table, messages: pa.Table | None) -> pa.Table:
     """*batches* (``CLOSED_SCHEMA``), whose members in order are *messages*, if they are to be encoded."""
-    columns = {name: batches[name] for name in ("batch", "source", "start", "end", "closed_at", "cut")}
-    columns["ids"] = batches["events"].cast(BATCH_SCHEMA.field("ids").type)
+    columns = {name: batches[name] for name in ("batch", "source", "start", "end", "closed_at", "cut", "kind")}
+    columns |= {name: batches[of].cast(BATCH_SCHEMA.field(name).type) for name, of in _LISTS.items()}
     if messages is not None and len(batches):
         sizes = pc.list_value_length(batches["events"]).to_pylist()
         roots, lines = seal_lines(encode_lines(messages), sizes)
