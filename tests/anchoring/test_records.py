@@ -42,6 +42,7 @@ def batch_of(messages: list[Message], **changes: Any) -> Any:
         "end": 9,
         "closed_at": None,
         "cut": "at_event",
+        "kind": "batch",
         "events": tuple(message.id for message in messages),
     }
     return SimpleNamespace(**(fields | changes))
@@ -148,6 +149,8 @@ def test_message_lines_in_any_other_form_are_refused(line: bytes) -> None:
         LINE.header_line.replace(b'"start":1', b'"start":9007199254740992'),
         LINE.header_line.replace(b'"start":1', b'"start":"1"'),
         LINE.header_line[:-1] + b',"x":1}',
+        LINE.header_line.replace(b'"root"', b'"kind":"batch","root"'),
+        LINE.header_line.replace(b'"root"', b'"kind":"late","root"'),
         b"null",
         b"\xff",
     ],
@@ -159,3 +162,9 @@ def test_headers_in_any_other_form_are_refused(line: bytes) -> None:
 
 def test_an_encoded_header_is_what_was_decoded() -> None:
     assert encode_header(decode_header(LINE.header_line)) == LINE.header_line
+
+
+def test_batches_of_late_messages_say_so_in_their_header() -> None:
+    line = encode_batch(batch_of([message(3)], kind="side"), [message(3)]).header_line
+    assert line == LINE.header_line.replace(b'"root"', b'"kind":"side","root"')
+    assert decode_header(line).kind == "side"

@@ -18,7 +18,8 @@ from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.demo.datasets import flights, weather
 from millstream.demo.delivery import Delivery, deliver
 from millstream.log import LogSpec, open_store
-from millstream.pipeline.jobs.history import batch_range, plan_range
+from millstream.pipeline.jobs.history import batch_range
+from millstream.pipeline.jobs.ranges import plan_range
 from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 
 if TYPE_CHECKING:

@@ -95,7 +95,8 @@ class Work:
     def _history(self, log: str, count: int, *, whole: bool) -> Sample:
         from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
-        from millstream.pipeline.jobs.history import batch_range, plan_range
+        from millstream.pipeline.jobs.history import batch_range
+        from millstream.pipeline.jobs.ranges import plan_range
 
         target = self._folder / f"history-{next(self._turns)}"
         begin = self._clock.monotonic()

@@ -8,11 +8,12 @@ Arrow IPC stream. What is shuffled is a few large values.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.messagecolumns import DIGESTS, digests_of, hexadecimal, sizes_of
@@ -37,21 +38,31 @@ def shard_of(source: str, shards: int) -> int:
     return zlib.crc32(source.encode("utf-8")) % shards
 
 
-def shares_of(messages: pa.RecordBatch, shards: int, *, whole: bool = False) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The share (:data:`SHARE_SCHEMA`) that each shard has of *messages* (:data:`COLUMNS`); ticks are left out.
+Cuts = Mapping[str, Sequence[int]]
+"""Sources whose messages several shards share, and the event times, ascending, at which the next one takes over."""
+
+
+def shares_of(
+    messages: pa.RecordBatch, shards: int, *, whole: bool = False, cuts: Cuts | None = None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The share (:data:`SHARE_SCHEMA`) that each shard has of *messages* (``COLUMNS``); ticks are left out.
 
     *whole* shares are the messages themselves, ticks too (those of the first shard).
     """
-    for shard, rows in _deal(messages, shards, ticks=0 if whole else -1):
+    for shard, rows in _deal(messages, shards, cuts or {}, ticks=0 if whole else -1):
         share = messages.take(pa.array(rows))
         yield shard, share if whole else _share(share)
 
 
-def _deal(messages: pa.RecordBatch, shards: int, ticks: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def _deal(messages: pa.RecordBatch, shards: int, cuts: Cuts, ticks: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """The rows of *messages* that each shard gets, in order; the shard *ticks* gets the ticks, -1 is nobody."""
     encoded = messages.column("source").dictionary_encode()
     places = [ticks if name == TICK_SOURCE else shard_of(name, shards) for name in encoded.dictionary.to_pylist()]
     place = np.array(places, np.int64)[encoded.indices.to_numpy()]
+    for source, times in cuts.items():
+        rows = np.flatnonzero(pc.equal(messages.column("source"), source))
+        after = np.searchsorted(times, messages.column("event_time").to_numpy()[rows], "right")
+        place[rows] = (place[rows] + after) % shards
     order = np.argsort(place, kind="stable")
     edges = np.searchsorted(place[order], np.arange(shards + 1))
     for shard in range(shards):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,7 @@ from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import LogRequest, required, whole
 from millstream.pipeline.runs import BlockRun, plan_runs
 from millstream.pipeline.schema import spark_schema
-from millstream.pipeline.sharding import shard_of, shares_of, write_share
+from millstream.pipeline.sharding import Cuts, shard_of, shares_of, write_share
 from millstream.stores.tiers import open_store
 
 NAME = "millstream-shards"
@@ -56,7 +57,8 @@ class ShardDataSource(DataSource):
     """A log as shares of shards.
 
     Options: those of the data source ``millstream`` without ``columns``, and ``shards`` (how many) and ``whole``
-    (``true``: shares of whole messages, :func:`~millstream.pipeline.sharding.shares_of`). For streams also
+    (``true``: shares of whole messages, :func:`~millstream.pipeline.sharding.shares_of`) and ``cuts`` (JSON: where the
+    messages of a source go on in the next shard, :data:`~millstream.pipeline.sharding.Cuts`). For streams also
     ``barrier`` (an id that a trigger must end at), and ``state`` and ``output`` (the state file of a batch service and
     the log it writes to): the stream begins after the position of that state, with its snapshot.
     """
@@ -86,6 +88,7 @@ class ShardRequest(LogRequest):
         super().__init__(options)
         self.shards: int = whole(options, "shards", 1)
         self.whole = options.get("whole") == "true"
+        self.cuts: Cuts = msgspec.json.decode(options.get("cuts", "{}"), type=dict[str, list[int]])
         self.state = Path(options["state"]) if "state" in options else None
         self.output = required(options, "output") if self.state else ""
 
@@ -122,7 +125,7 @@ class ShardReader(DataSourceReader):
                 messages = batch.arrow.select(columns)
                 if self._ordered:
                     _check_order(self._request.log, messages)
-                yield _rows(messages, self._request.shards, whole=self._request.whole)
+                yield _rows(messages, self._request)
 
 
 class ShardStreamReader(Admission):
@@ -180,9 +183,10 @@ def _check_order(log: str, messages: pa.RecordBatch) -> None:
         )
 
 
-def _rows(messages: pa.RecordBatch, shards: int, *, whole: bool) -> pa.RecordBatch:
+def _rows(messages: pa.RecordBatch, request: ShardRequest) -> pa.RecordBatch:
     ids, received = messages.column("id"), pc.min_max(messages.column("received_at")).as_py()
-    shares = [(shard, write_share(share)) for shard, share in shares_of(messages, shards, whole=whole)]
+    dealt = shares_of(messages, request.shards, whole=request.whole, cuts=request.cuts)
+    shares = [(shard, write_share(share)) for shard, share in dealt]
     same = (ids[0].as_py(), ids[-1].as_py(), received["min"], received["max"], False)
     return _table([(shard, *same, share, None) for shard, share in shares])
 

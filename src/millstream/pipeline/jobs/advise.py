@@ -12,10 +12,13 @@ from pyspark.sql import SparkSession
 from millstream.batching import BatchConfig
 from millstream.batching.advice import Figures, simulate, total
 from millstream.batching.column_state import EVENT_SCHEMA
+from millstream.batching.columns import FARTHEST
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.history import LogRange, plan_range, share_range
+from millstream.pipeline.jobs.history import share_range
+from millstream.pipeline.jobs.hotsources import Gaps
+from millstream.pipeline.jobs.ranges import LogRange, plan_range
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.sharding import events_of, read_share
 
@@ -61,7 +64,8 @@ def try_rules(
 
 
 def _try(spark: SparkSession, store_url: str, wanted: LogRange, choices: Sequence[BatchConfig]) -> tuple[Figures, ...]:
-    shares, shards = share_range(spark, store_url, wanted, whole=False)
+    gaps = Gaps(max(config.window for config in choices), FARTHEST)
+    shares, shards = share_range(spark, store_url, wanted, gaps, whole=False)
     tried = shares.repartitionById(shards, "shard").mapInArrow(
         partial(_try_part, choices=tuple(choices)), spark_schema(TRIED_SCHEMA)
     )

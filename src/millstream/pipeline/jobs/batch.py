@@ -27,7 +27,8 @@ from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.history import batch_range, plan_range
+from millstream.pipeline.jobs.history import batch_range
+from millstream.pipeline.jobs.ranges import plan_range
 
 _NAMES = BATCH_SCHEMA.names
 _ENCODED = [name for name in _NAMES if name not in ("reason", "snapshot")]

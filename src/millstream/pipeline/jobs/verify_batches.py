@@ -17,7 +17,8 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.history import LogRange, batch_range, plan_range
+from millstream.pipeline.jobs.history import batch_range
+from millstream.pipeline.jobs.ranges import LogRange, plan_range
 from millstream.pipeline.source import read_log
 from millstream.stores.tiers import open_store
 

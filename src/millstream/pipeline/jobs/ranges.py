@@ -1,0 +1,54 @@
+"""A range of a log, as jobs are asked for it."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow.compute as pc
+
+from millstream.core.clock import Clock
+from millstream.log import Log, LogInfo, LogSpec
+from millstream.pipeline.errors import PipelineInputError
+from millstream.stores.tiers import open_store
+
+
+class LogRange(msgspec.Struct, frozen=True):
+    """Messages *first_id* to *last_id* of *log*, received between *received_from* and *received_to*."""
+
+    log: str
+    first_id: int
+    last_id: int
+    received_from: int
+    received_to: int
+
+    @property
+    def count(self) -> int:
+        """How many messages that are."""
+        return self.last_id - self.first_id + 1
+
+
+def plan_range(store_url: str, log: str, first_id: int | None, last_id: int | None, clock: Clock) -> LogRange:
+    """The messages of *log* from *first_id* to *last_id* (None: what it has). Raises :class:`PipelineInputError`."""
+    with open_store(store_url, clock=clock) as store:
+        opened = store.log(LogSpec(log), create=False)
+        info = opened.info()
+        last_id = info.last_id if last_id is None else min(last_id, info.last_id)
+        begin = info.first_id if first_id is None else first_id
+        if begin < info.first_id:
+            raise PipelineInputError(f"log {log!r} was trimmed and begins at id {info.first_id}: begin there or later")
+        if last_id < begin:
+            what = f"up to {last_id}" if first_id is None else f"from {begin} to {last_id}"
+            raise PipelineInputError(f"log {log!r} has no messages {what}: append some first")
+        return LogRange(log, begin, last_id, *_receive_times(opened, info, begin, last_id))
+
+
+def _receive_times(log: Log, info: LogInfo, first_id: int, last_id: int) -> tuple[int, int]:
+    """The first and the last receive time of the range: a function of it alone, whatever came after it."""
+    known = info.min_received_at is not None and info.max_received_at is not None
+    if known and (first_id, last_id) == (info.first_id, info.last_id):
+        assert info.min_received_at is not None
+        assert info.max_received_at is not None
+        return info.min_received_at, info.max_received_at
+    batches = log.read(first_id, last_id, ["received_at"], gaps="none")
+    found = (pc.min_max(batch.arrow.column("received_at")).as_py() for batch in batches)
+    spans = [(span["min"], span["max"]) for span in found]
+    return min(low for low, _ in spans), max(high for _, high in spans)
