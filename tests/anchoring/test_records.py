@@ -164,6 +164,11 @@ def test_an_encoded_header_is_what_was_decoded() -> None:
     assert encode_header(decode_header(LINE.header_line)) == LINE.header_line
 
 
+def test_a_kind_that_only_equals_the_plain_one_is_left_out_too() -> None:
+    kind = "".join(["bat", "ch"])
+    assert encode_batch(batch_of([message(3)], kind=kind), [message(3)]).header_line == LINE.header_line
+
+
 def test_batches_of_late_messages_say_so_in_their_header() -> None:
     line = encode_batch(batch_of([message(3)], kind="side"), [message(3)]).header_line
     assert line == LINE.header_line.replace(b'"root"', b'"kind":"side","root"')

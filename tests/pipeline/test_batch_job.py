@@ -207,7 +207,7 @@ def test_p5_policies_caps_and_other_rules_for_some_give_the_batches_of_the_batch
     messages = write_log(log_url, "untidy", untidy(11, 2000, late=0.2))
     job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
     batches, rejects = in_process(messages, rules)
-    assert list(job.batches(replaced=True)) == batches
+    assert list(job.batches(final=False)) == batches
     assert sorted((reject.rejected, str(reject.reason)) for reject in job.rejects()) == rejects
     assert {batch.header.kind for batch in batches} == {"batch", "side", "amendment"}
     standing = list(job.batches())
@@ -215,6 +215,19 @@ def test_p5_policies_caps_and_other_rules_for_some_give_the_batches_of_the_batch
     assert sorted([*members, *(number for number, _ in rejects)]) == [message.id for message in messages]
     assert 0 < job.record.counts["replaced"] == len(batches) - len(standing)
     assert all(checked_batch(batch) for batch in batches)
+
+
+def test_p7_what_is_final_in_a_part_of_a_log_stays_so_whatever_amends_the_rest(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    rules = BatchConfig(50, 20, late="amend", grace=60)
+    ordered = sorted(untidy(12, 900, late=0.3), key=lambda message: message.received_at or 0)
+    write_log(log_url, "untidy", ordered)
+    part = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules, last_id=500, flush=False)
+    whole = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    early, final = ({batch.batch for batch in job.batches()} for job in (part, whole))
+    assert early < final
+    assert {batch.batch for batch in part.batches(final=False)} - final
 
 
 def test_what_spark_raises_is_told_in_one_line(

@@ -151,7 +151,7 @@ def test_p5_history_hands_what_is_open_over_to_the_stream_or_the_service(
     else:
         serve(log_url, plan.state, plan.output, rules)
     serve(log_url, tmp_path / "alone.state", rules=rules)
-    before = [(batch.batch, batch.header.closed_at) for batch in job.batches(replaced=True)]
+    before = [(batch.batch, batch.header.closed_at) for batch in job.batches(final=False)]
     after = [(key, json.loads(body)["closed_at"]) for body, key, _ in written(log_url, plan.output) if key]
     expected = [(key, json.loads(body)["closed_at"]) for body, key, _ in written(log_url, "service") if key]
     assert sorted(before + after) == sorted(expected)

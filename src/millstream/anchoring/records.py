@@ -25,6 +25,8 @@ PROTOCOL = "records/1"
 Kind = Literal["batch", "side", "amendment"]
 """What a batch is made of (``millstream.batching.event``)."""
 
+_PLAIN: Kind = "batch"
+
 
 class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The first line of a batch. ``root`` is the Merkle root (hex) over its ``count`` message lines.
@@ -39,10 +41,14 @@ class BatchHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     count: int
     cut: str
     end: int
-    kind: Kind = "batch"
+    kind: Kind = _PLAIN
     root: str
     source: str
     start: int
+
+    def __post_init__(self) -> None:
+        if self.kind == _PLAIN:  # msgspec leaves out what *is* the default, not what equals it
+            msgspec.structs.force_setattr(self, "kind", _PLAIN)
 
 
 class EncodedBatch(msgspec.Struct, frozen=True):

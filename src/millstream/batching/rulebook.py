@@ -53,6 +53,16 @@ class Rulebook(msgspec.Struct, frozen=True):
         return "; ".join([self.default.version, *others])
 
     @property
+    def patience(self) -> int:
+        """The longest time from an event to a clock at which something may still come of it, were it received last."""
+        return max(config.patient.max_delay + config.window + 1 for config in self.configs)
+
+    @property
+    def amends(self) -> bool:
+        """Whether some batches come out before they are final."""
+        return any(config.policy == "amend" for config in self.configs)
+
+    @property
     def plain(self) -> dict[str, Any]:
         """The rules as JSON data: those of ``default``, and ``overrides`` where there are any."""
         told: dict[str, Any] = msgspec.to_builtins(self.default)

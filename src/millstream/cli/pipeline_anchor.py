@@ -71,24 +71,25 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
     from millstream.pipeline.jobs.anchor import anchor_history
     from millstream.pipeline.jobs.batch import run_batch
 
-    rules = node.batch_config
+    rules = node.rules
     with node.spark() as spark, shown(spark, "batch"):
         job = run_batch(
             spark, node.folder / "jobs", node.settings.log_url, log, rules,
             last_id=last_id, flush=flush, clock=node.clock,
         )  # fmt: skip
-    return anchor_history(job, log, node.batch_writer, msgspec.to_builtins(rules))
+    return anchor_history(job, log, node.batch_writer, rules.plain)
 
 
 def _stream(
     node: Node, log: str, output: str, *, available_now: bool, per_trigger: int, shards: int, **_: Any
 ) -> Handed:
-    from millstream.pipeline.jobs.anchor import AnchorFeed
+    from millstream.pipeline.jobs.anchor import AnchorFeed, check_final
     from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 
+    check_final(node.rules)
     stop = stop_on_signals()
     source, batches = node.store.log(LogSpec(log), create=False), node.store.log(LogSpec(output))
-    feed = AnchorFeed(source, batches, node.batch_writer, msgspec.to_builtins(node.batch_config))
+    feed = AnchorFeed(source, batches, node.batch_writer, node.rules.plain)
     plan = StreamPlan(
         node.settings.log_url, log, output, node.rules, node.batching_state(output),
         shards=shards, per_trigger=per_trigger,

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from millstream.anchoring import BatchWriter
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.records import BatchHeader, EncodedBatch
-from millstream.batching import EventBatch, Reject
+from millstream.batching import EventBatch, Reject, Rulebook
+from millstream.batching.event import Kind
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
@@ -33,6 +34,8 @@ GROUP_MESSAGES = 100_000
 """About how many messages one call hands over."""
 
 _MOST_REJECTS = 100_000
+
+_FINAL = 'what is anchored is final: batch with late = "reject" or "side", or anchor history, without --stream'
 
 
 class Handed(msgspec.Struct, frozen=True):
@@ -64,6 +67,15 @@ def anchor_history(job: BatchJob, log: str, writer: BatchWriter, config: Mapping
     return done.plus(_cut(writer, force=True))
 
 
+def check_final(rules: Rulebook) -> None:
+    """Raise :class:`PipelineInputError` where batches come out by *rules* that may be amended later.
+
+    No message is anchored twice, so of such rules only history can be anchored, by what is final in it.
+    """
+    if rules.amends:
+        raise PipelineInputError(f"the rules amend batches after they came out; {_FINAL}")
+
+
 class AnchorFeed:
     """Hands the batches of the log *batches*, which came of *source*, to *writer* as they come."""
 
@@ -75,8 +87,8 @@ class AnchorFeed:
     def step(self, *, force: bool = False) -> Handed:
         """Anchor what is new, as far as it fills a cut, and with *force* all of it; returns what this step did.
 
-        Raises what :func:`anchor_history` raises, and :class:`PipelineInputError` for amendments, which the format of
-        anchored batches does not know.
+        Raises what :func:`anchor_history` raises, and :class:`PipelineInputError` for amendments: see
+        :func:`check_final`.
         """
         done = Handed()
         for group in self._new():
@@ -115,19 +127,17 @@ class _Item(msgspec.Struct, frozen=True):
     closed_at: int | None = None
     cut: str = ""
     events: tuple[int, ...] = ()
-    kind: str = "batch"
+    kind: Kind = "batch"
     rejected: int | None = None
     reason: str = ""
 
     def item(self) -> EventBatch | Reject:
         if self.rejected is not None:
             return Reject(self.rejected, self.reason)  # type: ignore[arg-type]
-        if self.kind != "batch":
-            raise PipelineInputError(
-                f'batch {self.batch} is an {self.kind}; anchored batches are final: batch with late = "reject"'
-            )
+        if self.kind == "amendment":
+            raise PipelineInputError(f"batch {self.batch} is an amendment; {_FINAL}")
         cut: Any = self.cut
-        return EventBatch(self.batch, self.source, self.start, self.end, self.closed_at, cut, self.events)
+        return EventBatch(self.batch, self.source, self.start, self.end, self.closed_at, cut, self.events, self.kind)
 
 
 _decoder = msgspec.json.Decoder(_Item)
@@ -155,6 +165,7 @@ def _header(batch: EventBatch, root: str) -> BatchHeader:
         count=len(batch.events),
         cut=str(batch.cut),
         end=batch.end,
+        kind=batch.kind,
         root=root,
         source=batch.source,
         start=batch.start,

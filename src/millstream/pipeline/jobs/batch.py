@@ -59,19 +59,27 @@ class BatchInputs(msgspec.Struct, frozen=True):
 
 
 class BatchJob(msgspec.Struct, frozen=True):
-    """A finished batch job: its record, the folder of its rows, and whether it had been done before."""
+    """A finished batch job: its record, the folder of its rows, and whether it had been done before.
+
+    Batches that end after ``final_to`` may still be amended by messages after the range; None where none may.
+    """
 
     record: JobRecord
     data: Path
     reused: bool
+    final_to: int | None = None
 
-    def batches(self, *, replaced: bool = False) -> Iterator[EncodedBatch]:
+    def batches(self, *, final: bool = True) -> Iterator[EncodedBatch]:
         """The batches by start, source and id, a few at a time in memory.
 
-        Those that an amendment replaced are left out, so that no message is in two, unless *replaced* asks for them.
+        Those that an amendment replaced or may still replace are left out, so that no message is ever in two of them,
+        unless *final* is False.
         """
-        gone = set() if replaced else _replaced(self.data)
-        return (_encoded(row) for row in self._rows("batch", _ENCODED) if row["batch"] not in gone)
+        gone = _replaced(self.data) if final else set()
+        last = self.final_to if final else None
+        for row in self._rows("batch", _ENCODED):
+            if row["batch"] not in gone and (last is None or row["kind"] != "batch" or row["end"] <= last):
+                yield _encoded(row)
 
     def rejects(self) -> Iterator[Reject]:
         """The messages that are in no batch, by the time they were received, with the reason."""
@@ -117,9 +125,10 @@ def run_batch(
     span = wanted.first_id, wanted.last_id, wanted.received_from, wanted.received_to
     inputs = BatchInputs(store_url, log, *span, rules, flush)
     folder = JobFolder(jobs, "batch", inputs.plain)
+    final_to = None if flush or not rules.amends else wanted.received_to - rules.patience
     with folder.held():
         if record := folder.committed():
-            return BatchJob(record, folder.data, reused=True)
+            return BatchJob(record, folder.data, True, final_to)
         folder.clean()
         began = clock.monotonic()
         batches = batch_range(spark, store_url, wanted, rules, flush=flush, whole=True)
@@ -127,7 +136,7 @@ def run_batch(
         in_order(batches, inputs.received_from, inputs.received_to, parts).write.parquet(str(folder.data))
         record = _count(folder, inputs)
         seconds = round(clock.monotonic() - began, 3)
-        return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)
+        return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, False, final_to)
 
 
 def hand_over(job: BatchJob, output: Log, state: Path) -> None:

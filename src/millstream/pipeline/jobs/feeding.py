@@ -80,7 +80,7 @@ class Feeder:
 
     def __init__(self, rules: Rulebook, *, whole: bool) -> None:
         self._batcher = ColumnBatcher(rules)
-        self._held = _held(rules) if whole else None
+        self._held = rules.patience if rules.amends else None
         self._sorted = rules.default.mode == "faithful"
         self._waiting = MESSAGE_SCHEMA.empty_table() if whole else None
 
@@ -147,16 +147,6 @@ class Feeder:
         found = self._waiting.take(rows)
         self._waiting = self._waiting.filter(pa.array(left)).combine_chunks()
         return found
-
-
-def _held(rules: Rulebook) -> int | None:
-    """How far an event time must lie behind the clock for no amendment to come that holds it.
-
-    None where batches are not amended: then nothing is said of a message but once.
-    """
-    if all(config.policy != "amend" for config in rules.configs):
-        return None
-    return max(config.patient.max_delay + config.window + 1 for config in rules.configs)
 
 
 def _batch_rows(batches: pa.Table, messages: pa.Table | None) -> pa.Table:

@@ -64,8 +64,7 @@ def gaps_of(rules: Rulebook, received_to: int) -> Gaps | None:
     """
     if rules.default.mode == "faithful":
         return None
-    wait = max(config.patient.max_delay + config.window + 1 for config in rules.configs)
-    return Gaps(max(config.window for config in rules.configs), received_to - wait)
+    return Gaps(max(config.window for config in rules.configs), received_to - rules.patience)
 
 
 def find_cuts(spark: SparkSession, store_url: str, wanted: LogRange, shards: int, gaps: Gaps) -> Cuts:
