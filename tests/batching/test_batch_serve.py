@@ -77,9 +77,10 @@ def given_and_expected(data):
 
 def test_once_takes_what_is_there_and_says_how_it_went(data):
     append(data, 400)
-    child = start(data, "--once", "--json")
+    child = start(data, "--once", "--json", "--metrics", str(data / "batch.prom"))
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
+    assert "millstream_batching_delay_seconds_count 400\n" in (data / "batch.prom").read_text()
     status = json.loads(out.splitlines()[-1])
     given, expected = given_and_expected(data)
     assert given == expected

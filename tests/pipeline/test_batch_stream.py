@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.ticks import ticks_between
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
+from millstream.core.collector import Collector
 from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError, open_store
 from millstream.node import Node
@@ -239,11 +241,61 @@ def test_the_command_streams_into_a_log_and_says_so(
     messages = write_log(url, "weather", in_order(untidy(8, 100)))
     command = ["pipeline", "batch", "weather", "--data", str(tmp_path), "--stream", "--output", "batches", "--json"]
     assert run(["pipeline", "batch", "weather", "--data", str(tmp_path), "--stream"]) == 2
-    assert run([*command, "--available-now", "--per-trigger", "80", "--shards", "1"]) == 0
+    metrics = ["--metrics", str(tmp_path / "batch.prom")]
+    assert run([*command, "--available-now", "--per-trigger", "80", "--shards", "1", *metrics]) == 0
     trigger, *_, done = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (trigger["first_id"], trigger["last_id"]) == (1, 80)
     assert (done["position"], done["messages"], done["output"]) == (len(messages), len(messages), "batches")
     assert (tmp_path / "batching" / "batches.state").exists()
+    assert f"millstream_batching_delay_seconds_count {len(messages)}\n" in (tmp_path / "batch.prom").read_text()
+
+
+def test_figures_of_a_stream_are_those_of_the_service_in_metrics_one_line_and_sparks_progress(
+    spark: SparkSession,
+    tmp_path: Path,
+    log_url: str,
+    untidy: Untidy,
+    write_log: WriteLog,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_log(log_url, "untidy", in_order(untidy(9, 1200)))
+    plan, figures, expected = plan_of(tmp_path, log_url), Collector(), Collector()
+    triggers: list[Trigger] = []
+    observed: dict[int, dict[str, int]] = {}
+
+    def note(trigger: Trigger) -> None:
+        triggers.append(trigger)
+        (query,) = spark.streams.active
+        observed.update({each.batchId: each.observedMetrics["batching"].asDict() for each in query.recentProgress})
+
+    with caplog.at_level(logging.INFO, "millstream.pipeline"):
+        done = run_stream(spark, plan, available_now=True, on_trigger=note, figures=figures)
+    with open_store(log_url) as store:
+        source, sink = store.log(LogSpec("untidy")), store.log(LogSpec("service"))
+        service = BatchService(source, sink, RULES, tmp_path / "alone.state", metrics=expected)
+        service.step()
+        service.close()
+    ours, theirs = figures.figures(), expected.figures()
+    assert ours.counters == theirs.counters
+    assert ours.histograms == theirs.histograms
+    assert ours.gauges["batching_open_sources", ()] == theirs.gauges["batching_open_sources", ()] == done.open_sources
+    assert ours.gauges["batching_settle_lag_seconds", ()] > 0
+    assert done.rejects == ours.by_label("batching_rejects_total", "reason")
+    assert set(done.rejects) == {"late", "future", "duplicate", "conflicting_duplicate"}
+    assert done.delay_seconds["half"] <= done.delay_seconds["all"]
+    (line,) = [json.loads(record.message) for record in caplog.records if record.name == "millstream.pipeline"]
+    assert (line["job"], line["rows_in"], line["rows_out"]) == (
+        "batch-stream",
+        done.messages,
+        done.batches + done.rejected,
+    )
+    assert line["counts"]["late"] == done.rejects["late"]
+    assert line["bytes"] == sum(len(body) for body, _, _ in written(log_url, plan.output))
+    assert observed
+    for number, seen in observed.items():
+        trigger = triggers[number]
+        assert (seen["batches"], seen["rejected"]) == (trigger.batches, trigger.rejected)
+        assert (seen["late"], seen["open_sources"]) == (trigger.rejects.get("late", 0), trigger.open_sources)
 
 
 def test_a_quiet_log_gets_a_tick_so_that_its_last_batches_close(

@@ -7,11 +7,12 @@ import pyarrow.compute as pc
 
 from millstream.batching.columnengines import Closed
 from millstream.core.clock import MICROSECONDS
+from millstream.core.collector import Figures
 from millstream.core.metrics import Metrics
 
 
-def measure_delays(metrics: Metrics, messages: pa.RecordBatch) -> None:
-    """How long each of *messages* took from event to receipt."""
+def measure_delays(metrics: Metrics, messages: pa.RecordBatch | pa.Table) -> None:
+    """How long each of *messages*, or events, took from event to receipt."""
     delays = pc.subtract(messages.column("received_at"), messages.column("event_time")).to_numpy()
     metrics.observe_many("batching_delay_seconds", delays / MICROSECONDS)
 
@@ -22,3 +23,18 @@ def measure_closed(metrics: Metrics, closed: Closed) -> None:
         metrics.count("batching_rejects_total", reason["counts"], reason=reason["values"])
     for row in closed.batches.group_by(["cut", "kind"]).aggregate([([], "count_all")]).to_pylist():
         metrics.count("batching_batches_total", row["count_all"], cut=row["cut"], kind=row["kind"])
+
+
+def measure_open(metrics: Metrics, sources: int, due: int | None, now: int) -> None:
+    """How many *sources* are open, and for how long the next batch, *due* at a clock if at all, has been so *now*."""
+    metrics.gauge("batching_open_sources", sources)
+    metrics.gauge("batching_settle_lag_seconds", 0.0 if due is None else max(0, now - due) / MICROSECONDS)
+
+
+def delay_shares(figures: Figures) -> dict[str, float]:
+    """How many seconds half of the messages, 99 % and all of them took from event to receipt at most."""
+    delays = figures.histograms.get(("batching_delay_seconds", ()))
+    return {} if delays is None else {name: delays.quantile(share) for name, share in _SHARES.items()}
+
+
+_SHARES = {"half": 0.5, "most": 0.99, "all": 1.0}

@@ -21,13 +21,13 @@ from millstream.batching.batchlog import output_messages, output_rows
 from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ServiceError
-from millstream.batching.figures import measure_closed, measure_delays
+from millstream.batching.figures import measure_closed, measure_delays, measure_open
 from millstream.batching.messagecolumns import COLUMNS, event_columns
 from millstream.batching.messages import TICK_SOURCE
 from millstream.batching.rulebook import Rulebook
 from millstream.batching.servicestate import ServiceState, read_state, write_state
 from millstream.batching.ticks import Ticker
-from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.clock import Clock, SystemClock
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.log import Log
 
@@ -167,7 +167,7 @@ class BatchService:
         self._position, self._torn = last_id, False
         measure_delays(self._metrics, records)
         measure_closed(self._metrics, closed)
-        self._measure_open()
+        measure_open(self._metrics, self._batcher.open_sources, self._batcher.due, self._clock.now())
 
     def _check_order(self, messages: pa.RecordBatch) -> None:
         received = messages.column("received_at").to_numpy()
@@ -181,9 +181,3 @@ class BatchService:
                 f"{received[place]}, the one before it at {before[place]}: batch an imported log with "
                 f"`millstream pipeline batch {self._source.name}`"
             )
-
-    def _measure_open(self) -> None:
-        self._metrics.gauge("batching_open_sources", self._batcher.open_sources)
-        due = self._batcher.due
-        overdue = 0 if due is None else max(0, self._clock.now() - due)
-        self._metrics.gauge("batching_settle_lag_seconds", overdue / MICROSECONDS)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import click
 import msgspec
 
+from millstream.batching.figures import delay_shares
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import ticks_between
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import json_option, metrics_option, print_json, store_options
 from millstream.cli.stopping import stop_on_signals
 from millstream.core.clock import Clock
 from millstream.core.collector import Collector
+from millstream.core.prometheus import write_prometheus
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
@@ -38,12 +41,24 @@ class ServiceStatus(msgspec.Struct, frozen=True):
 
 
 class Status:
-    """Prints how *service* stands every *every* seconds, when :meth:`show_when_due` is called."""
+    """Prints how *service* stands every *every* seconds, when :meth:`show_when_due` is called.
 
-    def __init__(self, log: str, output: str, service: BatchService, figures: Collector, clock: Clock, every: float):
+    The figures are put into *file* at the same times, if it is given, in the text format of Prometheus.
+    """
+
+    def __init__(
+        self,
+        log: str,
+        output: str,
+        service: BatchService,
+        figures: Collector,
+        clock: Clock,
+        every: float,
+        file: Path | None = None,
+    ):
         self._log, self._output = log, output
         self._service, self._figures = service, figures
-        self._clock, self._every = clock, every
+        self._clock, self._every, self._file = clock, every, file
         self._next = clock.monotonic() + every
 
     def show_when_due(self, *, as_json: bool) -> None:
@@ -55,12 +70,13 @@ class Status:
     def show(self, *, as_json: bool) -> None:
         """Print a line."""
         found = self.status()
+        if self._file is not None:
+            write_prometheus(self._file, self._figures.figures())
         print_json(found) if as_json else click.echo(_line(found))
 
     def status(self) -> ServiceStatus:
         """How the service stands now."""
         figures = self._figures.figures()
-        delays = figures.histograms.get(("batching_delay_seconds", ()))
         return ServiceStatus(
             self._log,
             self._output,
@@ -71,11 +87,8 @@ class Status:
             figures.by_label("batching_rejects_total", "reason"),
             round(figures.gauges.get(("batching_open_sources", ()), 0)),
             figures.gauges.get(("batching_settle_lag_seconds", ()), 0.0),
-            {} if delays is None else {name: delays.quantile(share) for name, share in _SHARES.items()},
+            delay_shares(figures),
         )
-
-
-_SHARES = {"half": 0.5, "most": 0.99, "all": 1.0}
 
 
 @click.command("serve")
@@ -84,10 +97,19 @@ _SHARES = {"half": 0.5, "most": 0.99, "all": 1.0}
 @click.option("--ticks/--no-ticks", default=True, show_default=True, help="Append ticks to LOG: quiet sources close.")
 @click.option("--once", is_flag=True, help="Take what is there and end.")
 @click.option("--status", "every", type=float, default=10.0, show_default=True, help="Seconds between status lines.")
+@metrics_option
 @json_option
 @store_options
 def serve_command(
-    settings: Settings, *, log: str, output: str, ticks: bool, once: bool, every: float, as_json: bool
+    settings: Settings,
+    *,
+    log: str,
+    output: str,
+    ticks: bool,
+    once: bool,
+    every: float,
+    metrics_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Batch the messages of a log by the time they happened, into another log, by the rules in the settings.
 
@@ -101,7 +123,7 @@ def serve_command(
         source, figures = node.store.log(LogSpec(log), create=False), Collector()
         ticker = ticks_between(source, node.clock) if ticks else None
         service = node.batch_service(log, output, ticks=ticker, metrics=figures)
-        status = Status(log, output, service, figures, node.clock, every)
+        status = Status(log, output, service, figures, node.clock, every, metrics_file)
         serve(service, status, stop, once=once, as_json=as_json)
 
 

@@ -47,6 +47,14 @@ def store_options(command: Command) -> Command:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
+metrics_option = click.option(
+    "--metrics",
+    "metrics_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the figures in FILE, as Prometheus reads them.",
+)
+
 
 def print_json(value: Any) -> None:
     """Print *value* (a struct, dict or list) as one line of JSON."""

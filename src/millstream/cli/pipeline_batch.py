@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from millstream.batching.ticks import ticks_between
-from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.common import json_option, metrics_option, print_json, size_text, store_options
 from millstream.cli.stopping import stop_on_signals
+from millstream.core.collector import Collector
+from millstream.core.prometheus import write_prometheus
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     "--shards", type=click.IntRange(1, 4096), default=4, show_default=True, help="With --stream: parts of the sources."
 )
 @click.option("--ticks/--no-ticks", default=True, show_default=True, help="With --stream: let quiet sources close.")
+@metrics_option
 @json_option
 @store_options
 def batch_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
@@ -95,12 +99,19 @@ def _stream(
     per_trigger: int,
     shards: int,
     ticks: bool,
+    metrics_file: Path | None,
     as_json: bool,
     **_: Any,
 ) -> None:
     from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 
-    stop = stop_on_signals()
+    stop, figures = stop_on_signals(), Collector()
+
+    def tell(trigger: Trigger) -> None:
+        if metrics_file is not None:
+            write_prometheus(metrics_file, figures.figures())
+        print_json(trigger) if as_json else _print_trigger(trigger)
+
     with Node.open(settings) as node, node.spark() as spark:
         state = node.batching_state(output)
         plan = StreamPlan(settings.log_url, log, output, node.rules, state, shards=shards, per_trigger=per_trigger)
@@ -110,8 +121,9 @@ def _stream(
             plan,
             available_now=available_now,
             stopped=stop,
-            on_trigger=_print_json_trigger if as_json else _print_trigger,
+            on_trigger=tell,
             ticks=ticks_between(source, node.clock) if ticks and not available_now else None,
+            figures=figures,
             clock=node.clock,
         )
     if as_json:
@@ -123,15 +135,11 @@ def _stream(
         )
 
 
-def _print_json_trigger(trigger: Trigger) -> None:
-    print_json(trigger)
-
-
 def _print_trigger(trigger: Trigger) -> None:
     said = " (had been written)" if trigger.repeated else ""
     click.echo(
         f"  {trigger.first_id:,} to {trigger.last_id:,}: {trigger.batches:,} batches, {trigger.rejected:,} refused, "
-        f"{trigger.seconds:.1f} s{said}"
+        f"{trigger.open_sources:,} sources open, {trigger.seconds:.1f} s{said}"
     )
 
 

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.batchlog import OUTPUT_SCHEMA, output_messages
+from millstream.batching.figures import measure_open
 from millstream.core.clock import Clock
+from millstream.core.collector import Collector, Figures
 from millstream.log import Writer
 from millstream.pipeline.errors import PipelineError
 
@@ -23,23 +25,32 @@ from millstream.pipeline.errors import PipelineError
 class Trigger(msgspec.Struct, frozen=True):
     """One trigger that was written: its ids, what came of it, and when more will be due (a clock, None: never).
 
-    ``seconds`` is what reading, batching and writing took; ``repeated`` that the log had it already.
+    ``rejects`` are the refused messages by reason, ``open_sources`` those with records in no closed batch, ``lag`` the
+    seconds for which the next batch has been due by the wall clock, ``bytes`` the bodies written; ``seconds`` is what
+    reading, batching and writing took; ``repeated`` that the log had it already.
     """
 
     first_id: int
     last_id: int
     batches: int
     rejected: int
+    rejects: dict[str, int]
+    open_sources: int
+    bytes: int
     due: int | None
+    lag: float
     seconds: float
     repeated: bool
 
 
 class BatchSink:
-    """Appends what shards give (``CLOSED_SCHEMA``) to a log by its *writer*, a trigger at a time."""
+    """Appends what shards give (``CLOSED_SCHEMA``) to a log by its *writer*, a trigger at a time.
 
-    def __init__(self, writer: Writer, clock: Clock) -> None:
-        self._writer, self._clock = writer, clock
+    What the shards measured is added up in *figures*, of triggers that the log had already once only.
+    """
+
+    def __init__(self, writer: Writer, clock: Clock, figures: Collector) -> None:
+        self._writer, self._clock, self._figures = writer, clock, figures
         self._untold: deque[Trigger] = deque()
 
     def triggers(self) -> Iterator[Trigger]:
@@ -58,10 +69,34 @@ class BatchSink:
         rows = pa.concat_tables([OUTPUT_SCHEMA.empty_table(), *parts])
         repeated = self._writer.sequence >= last_id
         self._writer.append(output_messages([rows]), sequence=last_id)
-        rejected = pc.sum(pc.equal(rows["kind"], "reject")).as_py() or 0
-        due: int | None = pc.min(found["due"]).as_py()
-        seconds = round(self._clock.monotonic() - began, 3)
-        self._untold.append(Trigger(first_id, last_id, len(rows) - rejected, rejected, due, seconds, repeated))
+        told = Collector()
+        for data in found["figures"].to_pylist():
+            told.absorb(msgspec.msgpack.decode(data, type=Figures))
+        batches, rejected, sources, due = _summed(found)
+        measure_open(told, sources, due, self._clock.now())
+        figures = told.figures()
+        if not repeated:
+            self._figures.absorb(figures)
+        trigger = Trigger(
+            first_id,
+            last_id,
+            batches,
+            rejected,
+            figures.by_label("batching_rejects_total", "reason"),
+            sources,
+            pc.sum(pc.binary_length(rows["body"])).as_py() or 0,
+            due,
+            figures.gauges["batching_settle_lag_seconds", ()],
+            round(self._clock.monotonic() - began, 3),
+            repeated,
+        )
+        self._untold.append(trigger)
+
+
+def _summed(found: pa.Table) -> tuple[int, int, int, int | None]:
+    """Batches, rejects and open sources of all shards, and when the first of them will have more."""
+    batches, rejected, sources = (pc.sum(found[name]).as_py() for name in ("batches", "rejected", "open_sources"))
+    return batches, rejected, sources, pc.min(found["due"]).as_py()
 
 
 def _same(column: Any) -> int:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from millstream.batching import Rulebook
 from millstream.batching.batchlog import OUTPUT_SCHEMA, output_rows
 from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.batching.columnengines import Closed
+from millstream.batching.figures import measure_closed, measure_delays
+from millstream.core.collector import Collector
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.sharding import events_of, read_share
@@ -31,10 +36,16 @@ CLOSED_SCHEMA = pa.schema(
         pa.field("last_id", pa.int64(), nullable=False),
         pa.field("due", pa.int64()),
         pa.field("closed", pa.binary(), nullable=False),
+        pa.field("batches", pa.int64(), nullable=False),
+        pa.field("late", pa.int64(), nullable=False),
+        pa.field("rejected", pa.int64(), nullable=False),
+        pa.field("open_sources", pa.int64(), nullable=False),
+        pa.field("figures", pa.binary(), nullable=False),
     ]
 )
 """One row a shard and trigger: the ids of the trigger, when the shard will have more, and an Arrow IPC stream of
-``OUTPUT_SCHEMA`` with what the trigger closed and refused."""
+``OUTPUT_SCHEMA`` with what the trigger closed and refused. Then how much that is, how many sources are open, and what
+the shard's collector holds, as MessagePack (``batching/figures.py``)."""
 
 
 class ShardBatcher(StatefulProcessor):
@@ -58,10 +69,11 @@ class ShardBatcher(StatefulProcessor):
         kept = self._state.get()
         batcher = ColumnBatcher(self._rules, kept[0] if kept else tick.seed)
         shares = sorted((row for row in parts if not row.tick), key=lambda row: row.first_id)
-        closed = batcher.step(_events([row.share for row in shares]), tick.received_to)
+        events = _events([row.share for row in shares])
+        closed = batcher.step(events, tick.received_to)
         self._state.update((batcher.snapshot(),))
-        found = (int(key[0]), tick.first_id, tick.last_id, batcher.due, _write(output_rows(closed)))
-        yield _frame(found)
+        told = (int(key[0]), tick.first_id, tick.last_id, batcher.due, _write(output_rows(closed)))
+        yield _frame((*told, *_counts(closed), batcher.open_sources, _figures(events, closed)))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -74,6 +86,18 @@ def closed_schema() -> Any:
 
 def _events(shares: list[bytes]) -> pa.Table:
     return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(events_of(read_share(share)) for share in shares)])
+
+
+def _counts(closed: Closed) -> tuple[int, int, int]:
+    """How many batches there are, and how many records are refused as late and in all."""
+    return len(closed.batches), pc.sum(pc.equal(closed.rejects["reason"], "late")).as_py() or 0, len(closed.rejects)
+
+
+def _figures(events: pa.Table, closed: Closed) -> bytes:
+    collector = Collector()
+    measure_delays(collector, events)
+    measure_closed(collector, closed)
+    return msgspec.msgpack.encode(collector.figures())
 
 
 def _write(rows: pa.Table) -> bytes:

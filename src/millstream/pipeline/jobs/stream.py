@@ -9,30 +9,38 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 from pyspark.sql.streaming import StreamingQuery
 
 from millstream.batching import Rulebook
+from millstream.batching.figures import delay_shares
 from millstream.batching.handover import join_snapshots
 from millstream.batching.servicestate import ServiceState, read_state, write_state
 from millstream.batching.ticks import Ticker
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.collector import Collector
 from millstream.core.durable import write_durably
 from millstream.log import Log, LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.batchsink import BatchSink, Trigger
 from millstream.pipeline.jobs.checkpoint import last_done, read_progress
+from millstream.pipeline.jobs.folder import JobRecord, log_record
 from millstream.pipeline.jobs.shardbatcher import STATE, ShardBatcher, closed_schema
 from millstream.pipeline.shards import NAME, register
 from millstream.pipeline.source import check_reachable
 from millstream.stores.tiers import open_store
 
 _PAUSE = 0.05  # seconds between two looks at the query
+
+OBSERVED = ("batches", "rejected", "late", "open_sources")
+"""Sums over the shards that Spark's progress of a trigger shows."""
 
 
 class StreamPlan(msgspec.Struct, frozen=True):
@@ -59,7 +67,12 @@ class StreamPlan(msgspec.Struct, frozen=True):
 
 
 class StreamRun(msgspec.Struct, frozen=True):
-    """What a stream job did until it ended: the last id it took, and its triggers added up."""
+    """What a stream job did until it ended: the last id it took, and its triggers added up.
+
+    ``rejects`` are the refused messages by reason, ``bytes`` the bodies that were written, ``open_sources`` those with
+    records in no closed batch at the end; ``delay_seconds`` says how long half of the messages, 99 % and all of them
+    took from event to receipt at most.
+    """
 
     log: str
     output: str
@@ -68,6 +81,10 @@ class StreamRun(msgspec.Struct, frozen=True):
     messages: int
     batches: int
     rejected: int
+    rejects: dict[str, int]
+    bytes: int
+    open_sources: int
+    delay_seconds: dict[str, float]
     seconds: float
 
 
@@ -79,23 +96,26 @@ def run_stream(
     stopped: Callable[[], bool] = lambda: False,
     on_trigger: Callable[[Trigger], None] = lambda _: None,
     ticks: Ticker | None = None,
+    figures: Collector | None = None,
     clock: Clock | None = None,
 ) -> StreamRun:
     """Batch the log of *plan* from where it was left, until *stopped* says so.
 
     With *available_now* it ends once it has taken what was there when it began. *ticks* appends ticks to the log where
-    a batch is due and no message comes (:mod:`millstream.batching.ticks`). Raises :class:`PipelineInputError` where the
+    a batch is due and no message comes (:mod:`millstream.batching.ticks`). *figures* collects delays, refusals, batches
+    and what is open; Spark's progress of the query has the observation ``batching``. At the end the figures are logged
+    as one line. Raises :class:`PipelineInputError` where the
     output came of more than the log holds, :class:`~millstream.log.WriterBusyError` where another host is at the
     output, and what Spark raises as :class:`PipelineError`.
     """
-    clock = clock or SystemClock()
+    clock, figures = clock or SystemClock(), figures or Collector()
     check_reachable(spark, plan.store_url)
     with open_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
         source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output))
         writer = held.enter_context(output.writer("batching"))
         _check_source(plan, source, writer)
         began = clock.monotonic()
-        sink = BatchSink(writer, clock)
+        sink = BatchSink(writer, clock, figures)
         with explained("batch --stream"):
             first_id = _first_id(plan, source, writer.sequence)
             query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
@@ -104,7 +124,9 @@ def run_stream(
                 watch.until(stopped)
             watch.tell()
             save_state(spark, plan)
-        return _told(plan, watch, clock.monotonic() - began)
+        done = _told(plan, watch, figures, clock.monotonic() - began)
+        log_record(_record(plan, done))
+        return done
 
 
 def save_state(spark: SparkSession, plan: StreamPlan) -> None:
@@ -145,9 +167,10 @@ def _start(
 
 def batch_shares(shares: DataFrame, rules: Rulebook) -> DataFrame:
     """A stream of shares (``SHARD_SCHEMA``) as what each trigger closes (``CLOSED_SCHEMA``)."""
-    return shares.groupBy("shard").transformWithStateInPandas(
+    closed = shares.groupBy("shard").transformWithStateInPandas(
         ShardBatcher(rules), outputStructType=closed_schema(), outputMode="Append", timeMode="None"
     )
+    return closed.observe("batching", *(F.sum(name).alias(name) for name in OBSERVED))
 
 
 def _shares(spark: SparkSession, plan: StreamPlan, first_id: int, written: int) -> DataFrame:
@@ -250,7 +273,8 @@ class _Watch:
         self._query, self._sink, self._source, self._ticks = query, sink, source, ticks
         self._on_trigger, self._clock = on_trigger, clock
         self._last: Trigger | None = None
-        self.triggers = self.messages = self.batches = self.rejected = 0
+        self.triggers = self.messages = self.batches = self.rejected = self.bytes = self.open_sources = 0
+        self.rejects: Counter[str] = Counter()
 
     def until(self, stopped: Callable[[], bool]) -> None:
         """Wait until the query ends or *stopped* says so. Raises what the query failed with."""
@@ -273,6 +297,9 @@ class _Watch:
             self.messages += trigger.last_id - trigger.first_id + 1
             self.batches += trigger.batches
             self.rejected += trigger.rejected
+            self.rejects.update(trigger.rejects)
+            self.bytes += trigger.bytes
+            self.open_sources = trigger.open_sources
             self._on_trigger(trigger)
 
     def _tick(self) -> None:
@@ -284,7 +311,7 @@ class _Watch:
             self._ticks()
 
 
-def _told(plan: StreamPlan, watch: _Watch, seconds: float) -> StreamRun:
+def _told(plan: StreamPlan, watch: _Watch, figures: Collector, seconds: float) -> StreamRun:
     return StreamRun(
         plan.log,
         plan.output,
@@ -293,5 +320,18 @@ def _told(plan: StreamPlan, watch: _Watch, seconds: float) -> StreamRun:
         watch.messages,
         watch.batches,
         watch.rejected,
+        dict(sorted(watch.rejects.items())),
+        watch.bytes,
+        watch.open_sources,
+        delay_shares(figures.figures()),
         round(seconds, 3),
+    )
+
+
+def _record(plan: StreamPlan, done: StreamRun) -> JobRecord:
+    inputs = {"log": plan.log, "output": plan.output, "rules": plan.rules.plain, "shards": plan.shards}
+    counts = {"batches": done.batches, "open_sources": done.open_sources, "position": done.position}
+    counts |= {"rejected": done.rejected, "triggers": done.triggers, **done.rejects}
+    return JobRecord(
+        "batch-stream", inputs, done.messages, done.batches + done.rejected, done.bytes, done.seconds, counts
     )
