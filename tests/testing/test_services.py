@@ -46,6 +46,8 @@ def test_a_private_server_is_durable_on_loopback_and_ends_with_its_block(
     with services.running("mariadb") as server:
         assert server.origin == "private"
         assert client(server.url, "select @@innodb_flush_log_at_trx_commit, @@bind_address") == "1\t127.0.0.1"
+        data, temporary = client(server.url, "select @@datadir, @@tmpdir").split()
+        assert Path(temporary).parent == Path(data).parent, "what others delete in a shared folder is not its own"
         port = urlsplit(server.url).port
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port or 0), timeout=1)

@@ -94,7 +94,8 @@ class MariaDB:
         run_program(
             [
                 find_program("mariadb-install-db", self.package),
-                "--no-defaults", f"--datadir={folder / 'data'}", "--skip-test-db", *self._user(),
+                "--no-defaults", f"--datadir={folder / 'data'}", f"--tmpdir={self._temporary(folder)}",
+                "--skip-test-db", *self._user(),
                 "--auth-root-authentication-method=normal", "--skip-name-resolve",
             ]
         )  # fmt: skip
@@ -103,8 +104,9 @@ class MariaDB:
         return [
             find_program("mariadbd", self.package),
             f"--defaults-file={CONFIGURATION}", f"--datadir={folder / 'data'}", f"--socket={folder / 'server.sock'}",
-            f"--pid-file={folder / 'server.pid'}", "--bind-address=127.0.0.1", f"--port={port}", *self._user(),
-            "--skip-name-resolve", "--character-set-server=utf8mb4", *self._sizes,
+            f"--pid-file={folder / 'server.pid'}", f"--tmpdir={self._temporary(folder)}",
+            "--bind-address=127.0.0.1", f"--port={port}", *self._user(), "--skip-name-resolve",
+            "--character-set-server=utf8mb4", *self._sizes,
         ]  # fmt: skip
 
     def answers(self, port: int) -> bool:
@@ -112,6 +114,13 @@ class MariaDB:
 
     def url(self, port: int) -> str:
         return f"mysql://root@127.0.0.1:{port}/"
+
+    @staticmethod
+    def _temporary(folder: Path) -> Path:
+        """A folder for its temporary files: a server that starts deletes all of them that it finds, of others too."""
+        found = folder / "temporary"
+        found.mkdir(parents=True, exist_ok=True)
+        return found
 
     @staticmethod
     def _user() -> list[str]:
