@@ -10,6 +10,7 @@ from millstream.cli.mill_check import check, repair
 from millstream.cli.mill_duplicate import duplicate, forget
 from millstream.cli.mill_policy import policy
 from millstream.cli.mill_produce import produce
+from millstream.cli.mill_rebuild import rebuild
 from millstream.cli.mill_report import report, statistics
 from millstream.cli.mill_work import work
 
@@ -28,6 +29,7 @@ for command in (
     repair,
     report,
     statistics,
+    rebuild,
     work,
     forget,
     audit,

@@ -1,0 +1,54 @@
+"""``millstream mill rebuild``: a lost or damaged table, made again from the others."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.mill_audit import process_audits
+from millstream.cli.mill_spaces import chosen_spaces
+from millstream.mill.rebuilding import Rebuilt, rebuild_audit_log, rebuild_bit_log, rebuild_content_index
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.stores.audit import AuditedStore
+
+CONTENT_INDEX, AUDIT_LOG, BIT_LOG = "content-index", "audit-log", "bit-log"
+
+
+@click.command()
+@click.argument("table", type=click.Choice([CONTENT_INDEX, AUDIT_LOG, BIT_LOG]))
+@click.argument("store", required=False)
+@click.argument("space", required=False)
+@data_options
+@json_option
+def rebuild(settings: Settings, table: str, store: str | None, space: str | None, as_json: bool) -> None:
+    """Make a lost or damaged TABLE again, of all spaces or of those named.
+
+    The content index comes from the audit log, or from what providers recorded where a store is not audited; the audit
+    log gets an event for each item that it does not know; the bit log comes from the notes of the last checks. Nothing
+    is deleted, and nothing is taken for deleted.
+    """
+    with Node.open(settings) as node:
+        process_audits(node)
+        for place in chosen_spaces(node, store, space, known={*node.audit_log.spaces(), *node.manifest.spaces()}):
+            rebuilt = _rebuild(node, table, *place)
+            if rebuilt is None:
+                continue
+            if as_json:
+                print_json(rebuilt)
+            else:
+                click.echo(f"{rebuilt.store}/{rebuilt.space}: {rebuilt.written:,} of {rebuilt.looked_at:,} written")
+        process_audits(node)
+
+
+def _rebuild(node: Node, table: str, store: str, space: str) -> Rebuilt | None:
+    audited = isinstance(node.providers[store], AuditedStore)
+    if table == CONTENT_INDEX:
+        return rebuild_content_index(node.providers, node.manifest, node.audit_log, store, space, audited=audited)
+    if table == AUDIT_LOG:
+        if not audited:
+            return None
+        log, outbox, trail = node.audit_log, node.outbox, node.audit_trail
+        return rebuild_audit_log(node.providers, log, outbox, trail, store=store, space=space)
+    latest = node.reports.latest(store, space)
+    return rebuild_bit_log(node.manifest, node.bit_log, store, space, since=latest.ended_at if latest else 0)

@@ -1,0 +1,104 @@
+"""Making the tables of the mill again from one another, where one of them was lost or damaged.
+
+The audit log can make the content index again, the stores what the audit log has lost, and the notes of the last
+checks, which stand beside the index, the bit log. Nothing is taken for deleted because it is not listed (promise P8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millstream.mill.audit_log import AuditLog
+from millstream.mill.audit_trail import AuditTrail
+from millstream.mill.auditor import manifest_event
+from millstream.mill.bit_log import BitLog
+from millstream.mill.bitcheck import Verdict
+from millstream.mill.joining import groups, outer_join
+from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.place import Place
+from millstream.mill.providers import Providers
+from millstream.mill.recorder import record_space
+from millstream.stores.audit import AuditAction, AuditEvent, Outbox
+
+_GROUP = 1000
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """What was looked at in a space, and how many rows were written; those that were right already count as written."""
+
+    store: str
+    space: str
+    looked_at: int
+    written: int
+
+
+def rebuild_content_index(
+    providers: Providers, manifest: Manifest, log: AuditLog, store: str, space: str, *, audited: bool
+) -> Rebuilt:
+    """Write the rows of a space again: from the audit log where it is *audited*, else from what the provider recorded.
+
+    A row that is newer than the last event of its item stays.
+    """
+    if not audited:
+        recorded = record_space(providers, manifest, store, space)
+        return Rebuilt(store, space, recorded.listed, recorded.recorded)
+    looked_at = written = 0
+    for events in groups(log.present(store, space), _GROUP):
+        rows = [row for row in map(manifest_event, events) if row is not None]
+        manifest.record(rows)
+        looked_at, written = looked_at + len(events), written + len(rows)
+    return Rebuilt(store, space, looked_at, written)
+
+
+def rebuild_audit_log(
+    providers: Providers, log: AuditLog, outbox: Outbox, trail: AuditTrail, *, store: str, space: str
+) -> Rebuilt:
+    """Put an event on its way for every listed item that the log does not know, with the sum its provider recorded."""
+    looked_at = written = 0
+    for content_id, entry, event in outer_join(providers.entries(store, space), log.present(store, space)):
+        looked_at += 1
+        known = event is not None and event.action != AuditAction.DELETE_CONTENT
+        if entry is None or known or content_id in outbox.pending(store, space, [content_id]):
+            continue
+        added = _added(providers, trail, Place(store, space, content_id))
+        if added is not None:
+            outbox.add(added)
+            written += 1
+    return Rebuilt(store, space, looked_at, written)
+
+
+def rebuild_bit_log(manifest: Manifest, bit_log: BitLog, store: str, space: str, *, since: int) -> Rebuilt:
+    """Write the checks from after *since* (microseconds: when the last report of the space ended) into the bit log."""
+    looked_at = written = 0
+    for rows in groups(manifest.scan(store, space), _GROUP):
+        checks = list(_checks(rows, since))
+        bit_log.append(checks)
+        looked_at, written = looked_at + len(rows), written + len(checks)
+    return Rebuilt(store, space, looked_at, written)
+
+
+def _added(providers: Providers, trail: AuditTrail, place: Place) -> AuditEvent | None:
+    info = providers.find(place)
+    if info is None or info.checksum() is None:
+        return None
+    found = CheckResult(
+        place.store, place.space, place.content_id, Verdict.ERROR, "–", "unchecked", "", providers.clock.now(),
+        info.size, provider=info.checksum(), content=info.checksum(),
+    )  # fmt: skip
+    return trail.missing_event(found, info.mimetype)
+
+
+def _checks(rows: list[ManifestRow], since: int) -> Iterator[CheckResult]:
+    """What the notes say that the last check of each item found, of those that were checked after *since*."""
+    for row in rows:
+        if row.checked_at is None or row.checked_at <= since or row.outcome is None:
+            continue
+        name, _, detail = (row.detail or "").partition(": ")
+        number, _, kind = name.partition(" ")
+        intact = row.sha256 if row.outcome == Verdict.SUCCESS else None
+        yield CheckResult(
+            row.store, row.space, row.content_id, Verdict(row.outcome), number, kind, detail, row.checked_at, row.size,
+            row.sha256, intact, intact,
+        )  # fmt: skip

@@ -1,0 +1,94 @@
+"""Tables that were lost or damaged are made again from the others."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.cli.main import run
+from millstream.mill.place import Place
+from millstream.node import Node
+from millstream.settings import Settings, load_settings
+
+Run = Callable[..., list[Any]]
+BODIES = {"a": b"first", "b": b"second", "c": b"third"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Of a node with an audited store and one that is not, three items in each, all checked."""
+    folder = tmp_path / "node"
+    folder.mkdir()
+    urls = {name: f'[stores.{name}]\nurl = "file://{{data}}/{name}"\n' for name in ("one", "two")}
+    (folder / "millstream.toml").write_text(urls["one"] + "audited = true\n" + urls["two"])
+    settings, _ = load_settings({"data": str(folder)}, environment={})
+    with Node.open(settings) as node:
+        for store in node.providers.values():
+            store.create_space("s")
+            for name, body in BODIES.items():
+                store.put("s", name, io.BytesIO(body), mimetype="text/plain")
+        node.providers["one"].delete("s", "c")
+    return settings
+
+
+@pytest.fixture
+def mill(settings: Settings, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
+    def call(*arguments: str) -> list[Any]:
+        run(["mill", *arguments, "--data", settings.data, "--json"])
+        return [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+
+    call("rebuild", "content-index")
+    return call
+
+
+def index(settings: Settings) -> list[tuple[Any, ...]]:
+    with Node.open(settings) as node:
+        rows = [row for place in (("one", "s"), ("two", "s")) for row in node.manifest.scan(*place)]
+        return [(row.store, row.content_id, row.sha256, row.size, row.mimetype, row.deleted) for row in rows]
+
+
+def damage(settings: Settings, statement: str) -> None:
+    with Node.open(settings) as node, node.database.begin() as connection:
+        assert connection.execute(sa.text(statement)).rowcount > 0
+
+
+def test_the_content_index_comes_from_the_audit_log_and_the_providers(settings: Settings, mill: Run) -> None:
+    before = index(settings)
+    assert len(before) == 6 and ("one", "c") in {row[:2] for row in before if row[-1]}
+    damage(settings, "UPDATE mill_manifest SET sha256 = 'f' WHERE content_id = 'a' AND store = 'one'")
+    damage(settings, "DELETE FROM mill_manifest WHERE content_id != 'a'")
+    mill("rebuild", "content-index")
+    assert index(settings) == before
+
+
+def test_the_audit_log_gets_what_it_has_lost_and_takes_nothing_for_deleted(settings: Settings, mill: Run) -> None:
+    with Node.open(settings) as node:
+        before = node.audit_log.last("one", "s", ["a", "b"])
+    damage(settings, "DELETE FROM mill_audit_log WHERE content_id = 'a'")
+    (settings.folder / "one" / "s" / "b").unlink()
+    (rebuilt,) = mill("rebuild", "audit-log")
+    assert (rebuilt["store"], rebuilt["written"]) == ("one", 1)
+    with Node.open(settings) as node:
+        after = node.audit_log.last("one", "s", ["a", "b"])
+        row = node.manifest.get("one", "s", "b")
+    assert after["a"].sha256 == before["a"].sha256 and after["a"].user == "mill"
+    assert after["b"] == before["b"] and row is not None and not row.deleted
+
+
+def test_the_bit_log_comes_from_the_notes_of_the_last_checks(settings: Settings, mill: Run) -> None:
+    mill("check")
+    with Node.open(settings) as node:
+        results = [node.checker.check(Place("two", "s", name)).result for name in BODIES]
+        node.check_writer.write(results)
+        before = list(node.bit_log.results("two", "s"))
+    damage(settings, "DELETE FROM mill_bit_log")
+    mill("rebuild", "bit-log")
+    with Node.open(settings) as node:
+        assert list(node.bit_log.results("two", "s")) == before
+        assert list(node.bit_log.results("one", "s")) == []
