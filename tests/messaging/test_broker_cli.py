@@ -20,7 +20,7 @@ def test_topics_are_made_and_listed_without_a_broker(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     assert run(["topic", "list", "--json", *data]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "name": "orders", "type": "FIFO", "queues": 8, "messages": 0, "groups": [],
+        "name": "orders", "type": "FIFO", "queues": 8, "messages": 0, "groups": [], "first": 1, "held": 0,
     }  # fmt: skip
     assert run(["topic", "create", "orders", "--type", "DELAY", *data]) == 2
     assert "takes FIFO messages" in capsys.readouterr().err
@@ -53,6 +53,14 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(tmp_path: Path, capsys
         assert run(["group", "reset", "g", "--topic", "t", "--to", "1", *endpoint]) == 0
         assert run(["group", "list", *endpoint]) == 0
         assert "g  t  2 to come, 0 in flight, all done up to 0, 0 consumers" in capsys.readouterr().out
+        assert run(["topic", "describe", "t", *endpoint]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "t  NORMAL  4 queues  2 messages  g",
+            "messages 1 to 2; 0 held back",
+            "g  t  2 to come, 0 in flight, all done up to 0, 0 consumers",
+        ]
+        assert run(["client", "list", *endpoint]) == 0
+        assert run(["client", "stack", "nobody", *endpoint]) == 3
         assert run(["topic", "list", *data]) == 4  # the broker has the journal
         assert run(["topic", "describe", "absent", *endpoint]) == 3
         process.send_signal(signal.SIGTERM)

@@ -23,6 +23,7 @@ COMMANDS = {
     "serve": ("millstream.cli.serve:serve", "Run a broker that RocketMQ clients use."),
     "topic": ("millstream.cli.topic:topic", "Make and list the topics of a broker."),
     "group": ("millstream.cli.topic:group", "How consumer groups stand, and sending one back."),
+    "client": ("millstream.cli.client:client", "The clients that are connected to a broker, and questions to them."),
     "ingest": ("millstream.cli.ingest:ingest", "Take messages from an MQTT broker into a log."),
     "send": ("millstream.cli.messages:send", "Send messages to a broker."),
     "receive": ("millstream.cli.messages:receive", "Receive messages from a broker."),

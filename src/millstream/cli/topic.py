@@ -71,8 +71,14 @@ def list_topics(ask: Asks, as_json: bool) -> None:
 @json_option
 @broker_options
 def describe(ask: Asks, name: str, as_json: bool) -> None:
-    """Say how the topic NAME stands, and who consumes it."""
-    _print_topics(ask("Topics", name, list[TopicInfo]), as_json)
+    """Say how the topic NAME stands, and how far its groups are."""
+    topics = ask("Topics", name, list[TopicInfo])
+    _print_topics(topics, as_json)
+    for each in topics:
+        if not as_json:
+            click.echo(f"messages {each.first:,} to {each.messages:,}; {each.held:,} held back")
+        standings = [found for member in each.groups for found in ask("Groups", member, list[GroupInfo])]
+        _print_groups([found for found in standings if found.topic == name], as_json)
 
 
 @topic.command()

@@ -9,6 +9,8 @@
     │   ├── TopicError           a topic cannot be made as asked
     │   ├── TopicNotFoundError
     │   ├── GroupNotFoundError
+    │   ├── ConnectionNotFoundError
+    │   ├── ClientSilentError    a client does not answer
     │   ├── AccessError          keys or certificates cannot be used as they are
     │   └── UnreachableError     no broker answers there
     ├── RefusedError             a call is answered with this status
@@ -46,6 +48,16 @@ class TopicNotFoundError(BrokerError, NotFoundError):
 
 class GroupNotFoundError(BrokerError, NotFoundError):
     """There is no such consumer group."""
+
+
+class ConnectionNotFoundError(BrokerError, NotFoundError):
+    """There is no such client."""
+
+
+class ClientSilentError(BrokerError):
+    """A client does not answer what it was asked."""
+
+    transient = True
 
 
 class AccessError(BrokerError, InputError):

@@ -10,20 +10,27 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.messaging.broker.checks import check_group_name
 from millstream.messaging.broker.core import Core
+from millstream.messaging.broker.names import split_name
+from millstream.messaging.broker.sessions import Session
+from millstream.messaging.broker.stored import Frame, to_wire
 from millstream.messaging.broker.topic import TopicSpec
-from millstream.messaging.errors import GroupNotFoundError, TopicNotFoundError
+from millstream.messaging.errors import ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
+from millstream.messaging.protocol import v2
 
 ADMIN_SERVICE: Final = "millstream.broker.v1.Admin"
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
-    """How a topic stands: ``messages`` is how many its log has, ``groups`` who consumes it."""
+    """How a topic stands: ``messages`` is the last id of its log, ``first`` the first that is still there, ``held`` how
+    many messages wait for their time or the end of their transaction, ``groups`` who consumes it."""
 
     name: str
     type: str
     queues: int
     messages: int
     groups: list[str]
+    first: int = 1
+    held: int = 0
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
@@ -37,6 +44,33 @@ class GroupInfo(msgspec.Struct, frozen=True):
     in_flight: int
     lag: int
     consumers: int
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """A client: what it is (the protocol's ``ClientType``), when it was last heard of (microseconds), and whether it
+    has a telemetry stream open, so that it can be asked."""
+
+    client_id: str
+    kind: str
+    group: str
+    topics: list[str]
+    seen_at: int
+    is_connected: bool
+
+
+class Verify(msgspec.Struct, frozen=True):
+    """Let the listener of a push consumer handle the message ``id`` of ``topic`` once."""
+
+    client_id: str
+    topic: str
+    id: int
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What came of it: the name of a status of the protocol, and its text."""
+
+    status: str
+    text: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -70,6 +104,9 @@ class Admin:
             "Topics": _call(str, self.topics),
             "Groups": _call(str, self.groups),
             "RestartGroup": _call(Restart, self.restart_group),
+            "Clients": _call(str, self.clients),
+            "StackTrace": _call(str, self.stack_trace),
+            "Verify": _call(Verify, self.verify),
         }
 
     async def make_topic(self, spec: TopicSpec) -> TopicInfo:
@@ -107,9 +144,50 @@ class Admin:
         await self._core.restart(restart.group, restart.topic, next_id)
         return self._group_info(restart.group, restart.topic)
 
+    async def clients(self, group: str) -> list[ClientInfo]:
+        """The clients that are known, in the order of their ids: all, or the consumers of *group*."""
+        found = [each for each in self._core.sessions if not group or each.group == group]
+        return [
+            ClientInfo(
+                each.client_id,
+                v2.ClientType.Name(each.kind),
+                each.group,
+                sorted(each.topics),
+                each.seen,
+                bool(each.streams),
+            )
+            for each in sorted(found, key=lambda each: each.client_id)
+        ]
+
+    async def stack_trace(self, client_id: str) -> str:
+        """What the threads of a client are doing. Raises :class:`ClientSilentError`."""
+        answer = await self._core.questions.stack_trace(self._session(client_id))
+        return answer.thread_stack_trace.thread_stack_trace or f"({v2.Code.Name(answer.status.code)})"
+
+    async def verify(self, verify: Verify) -> Verified:
+        """Let a push consumer handle a message; its group's progress stays as it is."""
+        session = self._session(verify.client_id)
+        topic = self._core.topic(verify.topic)
+        found = await topic.pages.read_ids([verify.id]) if 0 < verify.id <= topic.last_id else {}
+        if not found:
+            raise TopicNotFoundError(f"topic {verify.topic} has no message {verify.id}, or has it no more")
+        message = to_wire(found[verify.id], Frame(*split_name(verify.topic)))
+        answer = await self._core.questions.verify(session, message)
+        return Verified(v2.Code.Name(answer.status.code), answer.status.message)
+
+    def _session(self, client_id: str) -> Session:
+        found = self._core.sessions.get(client_id)
+        if found is None:
+            raise ConnectionNotFoundError(
+                f"there is no client {client_id}; `millstream client list` names those there are"
+            )
+        return found
+
     def _topic_info(self, spec: TopicSpec) -> TopicInfo:
         groups = sorted(group for group, topic in self._core.journal.state.deliveries if topic == spec.name)
-        return TopicInfo(spec.name, spec.type, spec.queues, self._core.topic(spec.name).last_id, groups)
+        topic = self._core.topic(spec.name)
+        held = sum(hold.topic == spec.name for hold in self._core.journal.state.holds)
+        return TopicInfo(spec.name, spec.type, spec.queues, topic.last_id, groups, topic.first_id, held)
 
     def _group_info(self, group: str, topic: str) -> GroupInfo:
         delivery = self._core.delivery(group, topic)

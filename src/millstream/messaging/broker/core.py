@@ -14,6 +14,7 @@ from millstream.messaging.broker.delivery import Delivery, ranges
 from millstream.messaging.broker.events import Finished, Hidden, Restarted, TopicDropped, TopicMade
 from millstream.messaging.broker.journal import Journal
 from millstream.messaging.broker.names import dead_letter_topic, read_handle, write_handle
+from millstream.messaging.broker.questions import Questions
 from millstream.messaging.broker.sessions import Sessions
 from millstream.messaging.broker.stored import DEAD_ID, DEAD_TOPIC, QUEUE, TYPE, message_id
 from millstream.messaging.broker.topic import Topic, TopicSpec
@@ -39,6 +40,7 @@ class Core:
         self.limits = limits or Limits()
         self.sessions = sessions or Sessions()
         self.wakes = Wakes()
+        self.questions = Questions()
         self._store = store
         self._topics: dict[str, Topic] = {}
         self.journal = Journal(store, clock.now(), self.limits.snapshot_after)

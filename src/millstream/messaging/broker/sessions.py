@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Iterator
 
 from millstream.core.clock import MICROSECONDS
 from millstream.messaging.broker.access import EVERYTHING, Access
@@ -54,6 +55,13 @@ class Sessions:
             found = self._sessions[client_id] = Session(client_id, now, access=access)
         found.seen = now
         return found
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def get(self, client_id: str) -> Session | None:
+        """The session of *client_id*; None where nobody is known by it."""
+        return self._sessions.get(client_id)
 
     def is_alive(self, client_id: str, now: int) -> bool:
         """Whether *client_id* has a stream open or was heard of lately."""

@@ -43,6 +43,8 @@ class Telemetry:
                 self._core.sessions.see(session.client_id, self._core.clock.now())
                 if request.HasField("settings"):
                     commands.put_nowait(self.settle(session, request.settings, namespace))
+                else:
+                    self._core.questions.answer(session, request)
         finally:
             session.streams.remove(commands)
             sender.cancel()

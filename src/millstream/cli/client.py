@@ -1,0 +1,86 @@
+"""``millstream client``: the clients that are connected to a running broker."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from millstream.cli.common import json_option, print_json
+from millstream.cli.connection import connection_options
+from millstream.core.clock import MICROSECONDS
+from millstream.messaging.broker.admin import ClientInfo, Verified, Verify
+from millstream.messaging.broker.endpoints import read_place
+from millstream.messaging.broker.remote import ask_broker
+
+if TYPE_CHECKING:
+    from millstream.messaging.client import Options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def endpoint_options(command: Command) -> Command:
+    """Give *command* the place of a running broker and how to reach it; its first argument asks that broker."""
+
+    @click.option("--endpoint", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="The broker.")
+    @connection_options
+    @functools.wraps(command)
+    def with_broker(*args: Any, endpoint: str, options: Options, **kwargs: Any) -> Any:
+        def ask(name: str, request: Any, kind: Any) -> Any:
+            return ask_broker(read_place(endpoint), name, request, kind, options)
+
+        return command(ask, *args, **kwargs)
+
+    return with_broker  # type: ignore[return-value]
+
+
+@click.group()
+def client() -> None:
+    """The clients that are connected to a running broker, and questions to them."""
+
+
+@client.command("list")
+@click.option("--group", default="", help="Only the consumers of this group.")
+@json_option
+@endpoint_options
+def list_clients(ask: Callable[..., Any], group: str, as_json: bool) -> None:
+    """List all clients: what they are, and when they were last heard of."""
+    for each in ask("Clients", group, list[ClientInfo]):
+        if as_json:
+            print_json(each)
+            continue
+        seen = datetime.fromtimestamp(each.seen_at / MICROSECONDS, UTC).isoformat(" ", "seconds")
+        what = f"{each.kind} of {each.group}" if each.group else each.kind
+        topics = ", ".join(each.topics) or "no topic"
+        click.echo(f"{each.client_id}  {what}  {topics}  seen {seen}{'' if each.is_connected else ', no stream'}")
+
+
+@client.command()
+@click.argument("client_id")
+@endpoint_options
+def stack(ask: Callable[..., Any], client_id: str) -> None:
+    """Print what the threads of the client CLIENT_ID are doing."""
+    click.echo(ask("StackTrace", client_id, str))
+
+
+@client.command()
+@click.argument("client_id")
+@click.argument("topic")
+@click.argument("message", type=click.IntRange(1))
+@json_option
+@endpoint_options
+def verify(ask: Callable[..., Any], client_id: str, topic: str, message: int, as_json: bool) -> None:
+    """Let the push consumer CLIENT_ID handle the message with the id MESSAGE of TOPIC once, and say what came of it.
+
+    The group's progress stays as it is. The exit code is 0 where the listener was content.
+    """
+    found = ask("Verify", Verify(client_id, topic, message), Verified)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(f"{found.status}{': ' if found.text else ''}{found.text}")
+    if found.status != "OK":
+        raise click.exceptions.Exit(1)

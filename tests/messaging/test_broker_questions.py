@@ -1,0 +1,100 @@
+"""Questions that a broker puts to its clients: stack traces, and what a listener makes of a message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from millstream.cli.main import run
+from millstream.messaging.broker import questions
+from millstream.messaging.broker.admin import ClientInfo
+from millstream.messaging.broker.questions import Questions
+from millstream.messaging.broker.remote import ask_broker
+from millstream.messaging.broker.sessions import Session
+from millstream.messaging.client import Message, Producer, PushConsumer, Received
+from millstream.messaging.errors import ClientSilentError
+from millstream.messaging.protocol import v2
+from millstream.testing.brokers import BrokerProcess
+
+
+def test_clients_are_listed_and_asked(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.make_topic("asked")
+    endpoint = ["--endpoint", str(broker.place)]
+    seen: list[bytes] = []
+
+    async def handle(message: Received) -> bool:
+        seen.append(message.body)
+        return message.body != b"bad"
+
+    async def ask(*arguments: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(run, ["client", *arguments, *endpoint])
+        return code, capsys.readouterr().out
+
+    async def talk() -> None:
+        async with (
+            Producer(str(broker.place), ["asked"]) as producer,
+            PushConsumer(str(broker.place), "listeners", {"asked": "*"}, handle) as consumer,
+        ):
+            good, bad = [await producer.send(Message("asked", body)) for body in (b"good", b"bad")]
+            code, text = await ask("list", "--group", "listeners")
+            assert code == 0
+            assert f"{consumer.id}  PUSH_CONSUMER of listeners  asked  seen" in text
+            code, text = await ask("list", "--json")
+            kinds = {json.loads(line)["client_id"]: json.loads(line)["kind"] for line in text.splitlines()}
+            assert (kinds[producer.id], kinds[consumer.id]) == ("PRODUCER", "PUSH_CONSUMER")
+            code, text = await ask("stack", consumer.id)
+            assert (code, "test_broker_questions" in text) == (0, True)
+            while len(seen) < 2:
+                await asyncio.sleep(0.01)
+            seen.clear()
+            assert await ask("verify", consumer.id, "asked", str(good.offset + 1)) == (0, "OK\n")
+            code, text = await ask("verify", consumer.id, "asked", str(bad.offset + 1))
+            assert (code, text.partition("\n")[0].partition(":")[0]) == (1, "FAILED_TO_CONSUME_MESSAGE")
+            assert seen.count(b"good") == 1
+            code, text = await ask("verify", producer.id, "asked", "1")
+            assert (code, text.partition("\n")[0].partition(":")[0]) == (1, "NOT_IMPLEMENTED")
+            assert await ask("verify", consumer.id, "asked", "99") == (3, "")
+            assert await ask("verify", "nobody", "asked", "1") == (3, "")
+        assert ask_broker(broker.place, "Clients", "listeners", list[ClientInfo]) == []
+
+    asyncio.run(talk())
+
+
+def session(name: str) -> Session:
+    made = Session(name, 0)
+    made.streams.append(asyncio.Queue())
+    return made
+
+
+def test_only_who_was_asked_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def talk() -> None:
+        asked, other, open_questions = session("asked"), session("other"), Questions()
+        question = asyncio.ensure_future(open_questions.stack_trace(asked))
+        command = await asked.streams[0].get()
+        answer = v2.TelemetryCommand()
+        answer.thread_stack_trace.nonce = command.print_thread_stack_trace_command.nonce
+        answer.thread_stack_trace.thread_stack_trace = "main"
+        open_questions.answer(other, answer)
+        open_questions.answer(asked, v2.TelemetryCommand())
+        await asyncio.sleep(0)
+        assert not question.done()
+        open_questions.answer(asked, answer)
+        open_questions.answer(asked, answer)
+        assert (await question).thread_stack_trace.thread_stack_trace == "main"
+        open_questions.answer(asked, answer)
+
+    asyncio.run(talk())
+
+
+def test_who_does_not_answer_or_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "PATIENCE_SECONDS", 0.01)
+
+    async def talk() -> None:
+        with pytest.raises(ClientSilentError, match="client silent has not answered"):
+            await Questions().stack_trace(session("silent"))
+        with pytest.raises(ClientSilentError, match="no telemetry stream"):
+            await Questions().verify(Session("gone", 0), v2.Message())
+
+    asyncio.run(talk())
