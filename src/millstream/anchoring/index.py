@@ -17,7 +17,7 @@ from millstream.anchoring.content import AnchorContent
 from millstream.anchoring.database import among, metadata
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.screening import Member, flat_ids, refusals
-from millstream.core.sql import writing
+from millstream.core.sql import make_tables, writing
 
 _anchors = sa.Table(
     "anchor_index_anchors",
@@ -103,7 +103,7 @@ class AnchorIndex:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        metadata.create_all(engine, [_anchors, _batches])
+        make_tables(engine, metadata, [_anchors, _batches])
 
     def position(self) -> tuple[int, str] | None:
         """Number and hash of the last entry that was observed; None before the first."""

@@ -29,7 +29,7 @@ from millstream.anchoring.states import (
     Plan,
     Stream,
 )
-from millstream.core.sql import writing
+from millstream.core.sql import make_tables, writing
 
 _ID_BYTES = 8
 _KEEP_IDS = sa.update(t.payloads).values(header=b"", lines=b"")
@@ -43,7 +43,7 @@ class Journal:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        metadata.create_all(engine, t.ALL)
+        make_tables(engine, metadata, t.ALL)
 
     def add(
         self, log: str, config: Mapping[str, Any], batches: Sequence[EncodedBatch], rejects: Sequence[tuple[int, str]]

@@ -84,6 +84,22 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
+def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Table] | None = None) -> None:
+    """Make the *tables* of *metadata* (all of them by default) that are absent; several processes may do so at once."""
+    wanted = list(metadata.tables.values() if tables is None else tables)
+    with engine.connect() as connection:  # what is there already needs no lock, and may be read-only
+        if all(engine.dialect.has_table(connection, table.name) for table in wanted):
+            return
+    for left in reversed(range(len(wanted) + 1)):
+        try:
+            with writing(engine) as connection:
+                metadata.create_all(connection, wanted)
+            return
+        except (sa.exc.OperationalError, sa.exc.ProgrammingError):
+            if not left:  # a server makes tables outside transactions: another process may come between any two
+                raise
+
+
 class SqlDatabase:
     """The tables of *metadata* in the database of *engine*, made where they are absent. Thread-safe.
 
@@ -98,7 +114,7 @@ class SqlDatabase:
         self.engine = engine
         self.clock = clock
         self._server_time = server_time and engine.dialect.name != "sqlite"
-        self._tried(lambda: metadata.create_all(engine))
+        self._tried(lambda: make_tables(engine, metadata))
 
     def write(self, transaction: Callable[[sa.Connection, int], Result]) -> Result:
         """Run *transaction* (connection, present time in microseconds) and commit it, durably.

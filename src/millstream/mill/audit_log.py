@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from millstream.core.sql import make_tables
 from millstream.mill.joining import groups
 from millstream.stores.audit import AuditAction, AuditEvent
 
@@ -51,7 +52,7 @@ class AuditLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        _metadata.create_all(engine)
+        make_tables(engine, _metadata)
 
     def append(self, events: Sequence[AuditEvent]) -> None:
         """Add *events*; those that the log has already (by their numbers) are left out. Durable when this returns."""

@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from millstream.core.sql import make_tables
 from millstream.mill.bitcheck import Verdict
 from millstream.mill.joining import groups
 from millstream.mill.manifest import CheckResult
@@ -48,7 +49,7 @@ class BitLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        _metadata.create_all(engine)
+        make_tables(engine, _metadata)
 
     def append(self, results: Iterable[CheckResult]) -> None:
         """Add what checks found; written twice it is there once. Durable when this returns."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from millstream.core.sql import make_tables
 from millstream.mill.bitcheck import ManifestAction, Verdict
 
 MANIFEST_SCHEMA = pa.schema(
@@ -129,7 +130,7 @@ class Manifest:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._writing = threading.Lock()
-        _metadata.create_all(engine)
+        make_tables(engine, _metadata)
 
     def record(self, events: Iterable[Event]) -> None:
         """Apply *events*, in any order: an event older than its row is ignored, one of equal or later time wins.

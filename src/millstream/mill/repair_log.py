@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
+from millstream.core.sql import make_tables
+
 _metadata = sa.MetaData()
 
 _repairs = sa.Table(
@@ -48,7 +50,7 @@ class RepairLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        _metadata.create_all(engine)
+        make_tables(engine, _metadata)
 
     def append(self, events: Sequence[RepairEvent]) -> None:
         """Add *events*; durable when this returns."""

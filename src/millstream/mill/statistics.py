@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
+from millstream.core.sql import make_tables
 from millstream.mill.manifest import Manifest
 from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
@@ -51,7 +52,7 @@ class Statistics:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        _metadata.create_all(engine)
+        make_tables(engine, _metadata)
 
     def add(self, size: SpaceSize) -> None:
         """Keep *size*; durable when this returns."""

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.combining import Combiner
 from millstream.core.errors import BusyError
+from millstream.core.sql import make_tables
 from millstream.stores.audit.events import AuditEvent
 from millstream.stores.audit.holders import new_holder
 from millstream.stores.protocol import ItemInfo, StoreError
@@ -75,7 +76,7 @@ class Outbox:
         self._targets = tuple(threading.RLock() for _ in range(_LOCKS))
         self._begin = Combiner(self._begin_all)
         self._change = Combiner(self._change_all)
-        _metadata.create_all(engine)
+        make_tables(engine, _metadata)
 
     def hold(self, store: str, space: str, content_id: str) -> AbstractContextManager[object]:
         """The lock under which one item, or a space, is changed by the threads of this holder."""
