@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from millstream.anchoring.feed import AnchorFeed
     from millstream.anchoring.registry import OperationStatus
     from millstream.anchoring.registry import Registry as IdentifierRegistry
     from millstream.messaging.broker.endpoints import Place
@@ -220,6 +221,17 @@ class Node(MillNode):
         """Takes batches to their anchor."""
         limits = CutLimits(self.settings.anchoring.max_batches, self.settings.anchoring.file_bytes)
         return BatchWriter(self.journal, self.cas, self.ledger, self.observer, limits=limits)
+
+    def anchor_feed(self, log: str, batches: str) -> AnchorFeed:
+        """Anchors the batches that the log *batches* gets, which are of *log*.
+
+        Raises :class:`~millstream.anchoring.BatchFormatError` where this node's rules amend batches.
+        """
+        from millstream.anchoring.feed import AnchorFeed, check_final
+
+        check_final(self.rules)
+        source, output = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(batches))
+        return AnchorFeed(source, output, self.batch_writer, self.rules.plain)
 
     @cached_property
     def registry_ledger(self) -> LogLedger:

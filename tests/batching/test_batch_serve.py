@@ -10,12 +10,15 @@ import sys
 
 import pytest
 
+from millstream.anchoring import replay, verify_proof
 from millstream.batching import Batcher
 from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.cli.main import run
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
-from millstream.settings import load_settings
+from millstream.node import Node
+from millstream.settings import Settings, load_settings
 
 SETTINGS = """
 [batching]
@@ -134,3 +137,39 @@ def test_what_cannot_be_served_is_refused_by_name(tmp_path, settings, code, what
     assert child.returncode == code
     assert what in err
     assert "Traceback" not in err
+
+
+def test_with_anchor_one_process_takes_a_log_to_its_proofs(data):
+    (data / "millstream.toml").write_text(SETTINGS.partition("[[")[0])
+    append(data, 60)
+    child = start(data, "--anchor", "--anchor-every", "200ms", "--json")
+    clock = SystemClock()
+    with Node.open(Settings(data=str(data)), create=True) as node:
+        while node.observer.index.totals().batches == 0 and child.poll() is None:
+            clock.sleep(0.05)
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    handed = json.loads(out.splitlines()[-1])
+    given = [json.loads(message.body) for message in read(data, "out")]
+    batched = [number for item in given for number in item.get("events", [])]
+    assert (handed["messages"], handed["rejects"]) == (len(batched), sum("rejected" in item for item in given))
+    with Node.open(Settings(data=str(data))) as node:
+        assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+        assert node.observer.index.totals().messages == len(batched)
+        assert verify_proof(node.prove("in", batched[0]), node.cas).message.id == batched[0]
+
+
+def test_a_feed_of_its_own_anchors_what_a_service_has_batched(data, capsys):
+    (data / "millstream.toml").write_text(SETTINGS.partition("[[")[0])
+    append(data, 60)
+    start(data, "--once", "--no-ticks").communicate(timeout=60)
+    with open_store(f"sqlite:///{data / 'log.db'}") as store, store.log(LogSpec("in")).writer() as writer:
+        later = SystemClock().now() + MICROSECONDS // 2
+        writer.append([Message(b"1", "a", "p", later, received_at=later)])  # closes the batches of those before it
+    start(data, "--once", "--no-ticks").communicate(timeout=60)
+    capsys.readouterr()
+    for batches in (True, False):
+        assert run(["anchor", "feed", "in", "out", "--once", "--json", "--data", str(data)]) == 0
+        handed = json.loads(capsys.readouterr().out)
+        assert bool(handed["batches"]) == bool(handed["anchors"]) == batches

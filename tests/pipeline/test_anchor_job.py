@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.anchoring import BatchWriter, replay
+from millstream.anchoring.errors import AnchoringError, BatchFormatError
+from millstream.anchoring.feed import AnchorFeed, encode_batches
 from millstream.anchoring.journal import Journal
 from millstream.batching import EventBatch, Rulebook
 from millstream.batching.service import BatchService
@@ -21,8 +23,6 @@ from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec
 from millstream.node import Node
-from millstream.pipeline.errors import PipelineError, PipelineInputError
-from millstream.pipeline.jobs.anchor import AnchorFeed, encode_batches
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_p7_a_feed_whose_driver_dies_anywhere_anchors_every_batch_once(
     with Node.open(Settings(data=str(folder)), create=True) as node:
         fill(node, untidy(seed, 150), rules)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("millstream.pipeline.jobs.anchor.GROUP_MESSAGES", 40)
+        patch.setattr("millstream.anchoring.feed.GROUP_MESSAGES", 40)
         for steps in deaths:
             with Node.open(Settings(data=str(folder))) as node, pytest.MonkeyPatch.context() as fatal:
                 die_after(fatal, steps)
@@ -124,7 +124,7 @@ def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:
         node.store.log(LogSpec("in"))
         with node.store.log(LogSpec("out")).writer() as writer:
             writer.append([b'{"batch":"b","kind":"amendment","events":[1]}'])
-        with pytest.raises(PipelineInputError, match='late = "reject"'):
+        with pytest.raises(BatchFormatError, match='late = "reject"'):
             feed_of(node).step()
 
 
@@ -178,5 +178,5 @@ class TestOnSpark:
                 item = json.loads(known.body)
                 item["events"] = item["events"][:-1] or [source.last_id]
                 writer.append([Message(json.dumps(item).encode(), known.key)])
-            with pytest.raises(PipelineError, match="known with other messages"):
+            with pytest.raises(AnchoringError, match="known with other messages"):
                 feed_of(node).step(force=True)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from millstream.cli.anchor_feed import feed_command
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
@@ -18,6 +19,7 @@ def anchor() -> None:
     """The ledger of anchors, and replaying it; operations on identifiers."""
 
 
+anchor.add_command(feed_command)
 anchor.add_command(submit)
 anchor.add_command(redrive)
 anchor.add_command(serve)

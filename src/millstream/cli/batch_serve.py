@@ -11,6 +11,8 @@ import msgspec
 from millstream.batching.figures import delay_shares
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import ticks_between
+from millstream.cli.amounts import Duration
+from millstream.cli.anchor_feed import Anchoring, print_handed
 from millstream.cli.common import json_option, metrics_option, print_json, store_options
 from millstream.cli.stopping import stop_on_signals
 from millstream.core.clock import Clock
@@ -96,6 +98,8 @@ class Status:
 @click.option("--output", metavar="LOG", required=True, help="The log that gets the batches (made where absent).")
 @click.option("--ticks/--no-ticks", default=True, show_default=True, help="Append ticks to LOG: quiet sources close.")
 @click.option("--once", is_flag=True, help="Take what is there and end.")
+@click.option("--anchor", is_flag=True, help="Anchor the batches as well: the whole road in one process.")
+@click.option("--anchor-every", type=Duration(), default="1m", show_default=True, help="How often, with --anchor.")
 @click.option("--status", "every", type=float, default=10.0, show_default=True, help="Seconds between status lines.")
 @metrics_option
 @json_option
@@ -107,6 +111,8 @@ def serve_command(
     output: str,
     ticks: bool,
     once: bool,
+    anchor: bool,
+    anchor_every: int,
     every: float,
     metrics_file: Path | None,
     as_json: bool,
@@ -124,14 +130,28 @@ def serve_command(
         ticker = ticks_between(source, node.clock) if ticks else None
         service = node.batch_service(log, output, ticks=ticker, metrics=figures)
         status = Status(log, output, service, figures, node.clock, every, metrics_file)
-        serve(service, status, stop, once=once, as_json=as_json)
+        anchoring = Anchoring(node.anchor_feed(log, output), node.clock, anchor_every) if anchor else None
+        serve(service, status, stop, anchoring, once=once, as_json=as_json)
 
 
-def serve(service: BatchService, status: Status, stop: Callable[[], bool], *, once: bool, as_json: bool) -> None:
-    """Run *service* until *stop* says so, or *once* through what is there; print *status* by and by."""
+def serve(
+    service: BatchService,
+    status: Status,
+    stop: Callable[[], bool],
+    anchoring: Anchoring | None = None,
+    *,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Run *service* until *stop* says so, or *once* through what is there; print *status* by and by.
+
+    With *anchoring* the batches are anchored when they are due, and all of them in the end.
+    """
 
     def stopped() -> bool:
         status.show_when_due(as_json=as_json)
+        if anchoring is not None:
+            anchoring.when_due()
         return stop()
 
     if once:
@@ -139,6 +159,9 @@ def serve(service: BatchService, status: Status, stop: Callable[[], bool], *, on
     else:
         service.run(stopped)
     status.show(as_json=as_json)
+    if anchoring is not None:
+        anchoring.feed.step(force=True)
+        print_handed(anchoring.feed.total, as_json=as_json)
 
 
 def _line(found: ServiceStatus) -> str:

@@ -10,12 +10,11 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.stopping import stop_on_signals
-from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.pipeline.jobs.anchor import Handed
+    from millstream.anchoring.feed import Handed
     from millstream.pipeline.jobs.batchsink import Trigger
 
 
@@ -83,13 +82,10 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
 def _stream(
     node: Node, log: str, output: str, *, available_now: bool, per_trigger: int, shards: int, **_: Any
 ) -> Handed:
-    from millstream.pipeline.jobs.anchor import AnchorFeed, check_final
     from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 
-    check_final(node.rules)
     stop = stop_on_signals()
-    source, batches = node.store.log(LogSpec(log), create=False), node.store.log(LogSpec(output))
-    feed = AnchorFeed(source, batches, node.batch_writer, node.rules.plain)
+    feed = node.anchor_feed(log, output)
     plan = StreamPlan(
         node.settings.log_url, log, output, node.rules, node.batching_state(output),
         shards=shards, per_trigger=per_trigger,

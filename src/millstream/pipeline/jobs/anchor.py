@@ -1,184 +1,37 @@
 """The job ``anchor``: a log's batches into content-addressed files under the ledger, each once.
 
 Of history, the job ``batch`` encodes on the executors, and the driver hands its output to the batch writer. Of a
-stream, the log of batches is where both meet: a trigger's batches are durable in it, :class:`AnchorFeed` takes them
-from there, and how far it has come is a pointer of that log. Batches that the writer knows are not added again, so a
-driver may die anywhere (promise P7).
+stream, the log of batches is where both meet: a trigger's batches are durable in it, and
+:class:`millstream.anchoring.feed.AnchorFeed` takes them from there.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from millstream.anchoring import BatchWriter
-from millstream.anchoring.record_columns import encode_lines, seal_lines
-from millstream.anchoring.records import BatchHeader, EncodedBatch
-from millstream.batching import EventBatch, Reject, Rulebook
-from millstream.batching.event import Kind
-from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log import Log
-from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.anchoring.feed import GROUP_MESSAGES, Handed, cut, hand_over
+from millstream.anchoring.records import EncodedBatch
 from millstream.pipeline.jobs.batch import BatchJob
 
-CONSUMER = "anchor"
-"""Whose pointer in a log of batches says how far they were handed to the batch writer."""
-
-GROUP_MESSAGES = 100_000
-"""About how many messages one call hands over."""
-
 _MOST_REJECTS = 100_000
-
-_FINAL = 'what is anchored is final: batch with late = "reject" or "side", or anchor history, without --stream'
-
-
-class Handed(msgspec.Struct, frozen=True):
-    """What was handed to the batch writer (``known`` batches it had already), and the anchors that came of it."""
-
-    batches: int = 0
-    messages: int = 0
-    rejects: int = 0
-    known: int = 0
-    anchors: int = 0
-
-    def plus(self, other: Handed) -> Handed:
-        """Both together."""
-        return Handed(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
 def anchor_history(job: BatchJob, log: str, writer: BatchWriter, config: Mapping[str, Any]) -> Handed:
     """Anchor what came of *job* on *log*; *config* are the rules it was made by, as JSON members.
 
-    Raises :class:`PipelineError` where a batch is known with other messages in it, and what the batch writer raises.
+    Raises what :func:`millstream.anchoring.feed.hand_over` and the batch writer raise.
     """
     writer.recover()
     done = Handed()
     rejects = job.rejects()
     while some := list(itertools.islice(rejects, _MOST_REJECTS)):
-        done = done.plus(_hand_over(writer, log, (), some, config))
+        done = done.plus(hand_over(writer, log, (), some, config))
     for group in _grouped(job.batches()):
-        done = done.plus(_hand_over(writer, log, group, (), config)).plus(_cut(writer, force=False))
-    return done.plus(_cut(writer, force=True))
-
-
-def check_final(rules: Rulebook) -> None:
-    """Raise :class:`PipelineInputError` where batches come out by *rules* that may be amended later.
-
-    No message is anchored twice, so of such rules only history can be anchored, by what is final in it.
-    """
-    if rules.amends:
-        raise PipelineInputError(f"the rules amend batches after they came out; {_FINAL}")
-
-
-class AnchorFeed:
-    """Hands the batches of the log *batches*, which came of *source*, to *writer* as they come."""
-
-    def __init__(self, source: Log, batches: Log, writer: BatchWriter, config: Mapping[str, Any]) -> None:
-        self._source, self._batches, self._writer, self._config = source, batches, writer, config
-        self.total = Handed()
-        writer.recover()
-
-    def step(self, *, force: bool = False) -> Handed:
-        """Anchor what is new, as far as it fills a cut, and with *force* all of it; returns what this step did.
-
-        Raises what :func:`anchor_history` raises, and :class:`PipelineInputError` for amendments: see
-        :func:`check_final`.
-        """
-        done = Handed()
-        for group in self._new():
-            batches = [item for _, item in group if isinstance(item, EventBatch)]
-            rejects = [item for _, item in group if isinstance(item, Reject)]
-            encoded = encode_batches(self._source, batches)
-            done = done.plus(_hand_over(self._writer, self._source.name, encoded, rejects, self._config))
-            self._batches.set_pointer(CONSUMER, group[-1][0])
-        done = done.plus(_cut(self._writer, force=force))
-        self.total = self.total.plus(done)
-        return done
-
-    def _new(self) -> Iterator[list[tuple[int, EventBatch | Reject]]]:
-        group: list[tuple[int, EventBatch | Reject]] = []
-        size = 0
-        first_id = max(self._batches.pointer(CONSUMER) + 1, self._batches.first_id)
-        for part in self._batches.read(first_id, columns=["id", "body"], gaps="none"):
-            for number, body in zip(*(part.arrow.column(name).to_pylist() for name in ("id", "body")), strict=True):
-                found = _decoder.decode(body).item()
-                group.append((number, found))
-                size += len(found.events) if isinstance(found, EventBatch) else 1
-                if size >= GROUP_MESSAGES:
-                    yield group
-                    group, size = [], 0
-        if group:
-            yield group
-
-
-class _Item(msgspec.Struct, frozen=True):
-    """A message of a log of batches (``docs/formats/batch-log.md``): a batch or a refused message."""
-
-    batch: str = ""
-    source: str = ""
-    start: int = 0
-    end: int = 0
-    closed_at: int | None = None
-    cut: str = ""
-    events: tuple[int, ...] = ()
-    kind: Kind = "batch"
-    rejected: int | None = None
-    reason: str = ""
-
-    def item(self) -> EventBatch | Reject:
-        if self.rejected is not None:
-            return Reject(self.rejected, self.reason)  # type: ignore[arg-type]
-        if self.kind == "amendment":
-            raise PipelineInputError(f"batch {self.batch} is an amendment; {_FINAL}")
-        cut: Any = self.cut
-        return EventBatch(self.batch, self.source, self.start, self.end, self.closed_at, cut, self.events, self.kind)
-
-
-_decoder = msgspec.json.Decoder(_Item)
-
-
-def encode_batches(source: Log, batches: Sequence[EventBatch]) -> list[EncodedBatch]:
-    """*batches* with their messages, which are read from *source*. Raises the errors of the log."""
-    if not batches:
-        return []
-    sizes = [len(batch.events) for batch in batches]
-    ids = np.fromiter(itertools.chain.from_iterable(batch.events for batch in batches), np.int64, sum(sizes))
-    messages = _messages(source, np.sort(ids))
-    places = pc.index_in(pa.array(ids), messages["id"].combine_chunks())
-    roots, lines = seal_lines(encode_lines(messages.take(places)), sizes)
-    return [
-        EncodedBatch(_header(batch, root), data, tuple(batch.events))
-        for batch, root, data in zip(batches, roots, lines, strict=True)
-    ]
-
-
-def _header(batch: EventBatch, root: str) -> BatchHeader:
-    return BatchHeader(
-        batch=batch.batch,
-        closed_at=batch.closed_at,
-        count=len(batch.events),
-        cut=str(batch.cut),
-        end=batch.end,
-        kind=batch.kind,
-        root=root,
-        source=batch.source,
-        start=batch.start,
-    )
-
-
-def _messages(source: Log, wanted: np.ndarray[Any, Any]) -> pa.Table:
-    """The messages of the ids *wanted*, sorted; between them lie others, which are not kept."""
-    parts = []
-    for part in source.read(int(wanted[0]), int(wanted[-1]), gaps="none"):
-        kept = pc.is_in(part.arrow.column("id"), pa.array(wanted))
-        parts.append(part.arrow.select(MESSAGE_SCHEMA.names).filter(kept))
-    return pa.Table.from_batches(parts, MESSAGE_SCHEMA)
+        done = done.plus(hand_over(writer, log, group, (), config)).plus(cut(writer, force=False))
+    return done.plus(cut(writer, force=True))
 
 
 def _grouped(batches: Iterable[EncodedBatch]) -> Iterator[list[EncodedBatch]]:
@@ -192,23 +45,3 @@ def _grouped(batches: Iterable[EncodedBatch]) -> Iterator[list[EncodedBatch]]:
             group, size = [], 0
     if group:
         yield group
-
-
-def _hand_over(
-    writer: BatchWriter,
-    log: str,
-    batches: Sequence[EncodedBatch],
-    rejects: Sequence[Reject],
-    config: Mapping[str, Any],
-) -> Handed:
-    added = writer.add(log, batches, rejects, config=config)
-    if added.conflicting:
-        raise PipelineError(
-            f"batch {' and '.join(added.conflicting[:3])} of {log!r} is known with other messages in it: the rules or "
-            "the log are not those that it was made of; `millstream pipeline verify-batches` names the differences"
-        )
-    return Handed(added.batches, sum(len(batch.ids) for batch in batches), added.rejects, added.known)
-
-
-def _cut(writer: BatchWriter, *, force: bool) -> Handed:
-    return Handed(anchors=len(writer.cut(force=force)))

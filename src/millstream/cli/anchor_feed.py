@@ -1,0 +1,73 @@
+"""``millstream anchor feed``: the batches of a log of batches, anchored as they come."""
+
+from __future__ import annotations
+
+import click
+
+from millstream.anchoring.feed import AnchorFeed, Handed
+from millstream.cli.amounts import Duration
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.stopping import stop_on_signals
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.node import Node
+from millstream.settings import Settings
+
+PAUSE = 0.2
+"""Seconds between two looks at the clock."""
+
+
+class Anchoring:
+    """Lets *feed* anchor what came, each *every* microseconds, when :meth:`when_due` is called."""
+
+    def __init__(self, feed: AnchorFeed, clock: Clock, every: int) -> None:
+        self.feed = feed
+        self._clock, self._every = clock, every / MICROSECONDS
+        self._next = clock.monotonic() + self._every
+
+    def when_due(self) -> Handed | None:
+        """Anchor what has come where it is time; what was done, None where it is not time."""
+        if self._clock.monotonic() < self._next:
+            return None
+        done = self.feed.step(force=True)
+        self._next = self._clock.monotonic() + self._every
+        return done
+
+
+@click.command("feed")
+@click.argument("log")
+@click.argument("batches", metavar="BATCHES")
+@click.option("--once", is_flag=True, help="Anchor what is there and end.")
+@click.option("--every", type=Duration(), default="1m", show_default=True, help="How often what came is anchored.")
+@json_option
+@store_options
+def feed_command(settings: Settings, *, log: str, batches: str, once: bool, every: int, as_json: bool) -> None:
+    """Anchor the batches of the log BATCHES, which `batch serve` or `pipeline batch --stream` has made of LOG.
+
+    Each is anchored once, wherever this ends. SIGTERM or Ctrl-C ends it when what came is anchored.
+    """
+    stop = stop_on_signals()
+    with Node.open(settings) as node:
+        anchoring = Anchoring(node.anchor_feed(log, batches), node.clock, every)
+        while not (once or stop()):
+            done = anchoring.when_due()
+            if done is None:
+                node.clock.sleep(PAUSE)
+            elif done != Handed():
+                print_handed(done, as_json=as_json)
+        print_handed(anchoring.feed.step(force=True), as_json=as_json)
+
+
+def print_handed(done: Handed, *, as_json: bool) -> None:
+    """Print what was *done*."""
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(handed_text(done))
+
+
+def handed_text(done: Handed) -> str:
+    """What was *done*, in one line."""
+    return (
+        f"{done.batches:,} batches of {done.messages:,} messages handed over, {done.rejects:,} refused messages, "
+        f"{done.anchors:,} anchors"
+    )
