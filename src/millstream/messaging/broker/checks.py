@@ -42,7 +42,9 @@ class Limits(msgspec.Struct, frozen=True):
     Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages. A message is delivered
     ``max_attempts`` times, then it is dead; between them consumers are told to wait for ``pauses`` (seconds; the last
     one repeats). A producer is asked about a transaction first after ``first_check``, then again ``check_every``,
-    ``most_checks`` times in all. After ``snapshot_after`` events the journal is summed up and trimmed.
+    ``most_checks`` times in all. After ``snapshot_after`` events the journal is summed up and trimmed. Put off with
+    TOO_MANY_REQUESTS are sends while more than ``most_bytes`` bytes are being stored, and receives that would have to
+    wait while ``most_waiting`` others do.
     """
 
     shortest: int = 10 * 1_000_000
@@ -57,6 +59,8 @@ class Limits(msgspec.Struct, frozen=True):
     check_every: int = 30 * 1_000_000
     most_checks: int = 15
     snapshot_after: int = 20_000
+    most_bytes: int = 32 << 20
+    most_waiting: int = 10_000
 
 
 def check_topic_name(name: str) -> None:

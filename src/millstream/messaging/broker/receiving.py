@@ -17,6 +17,8 @@ from millstream.messaging.broker.events import Hidden, Lent
 from millstream.messaging.broker.filters import Wanted
 from millstream.messaging.broker.names import write_handle
 from millstream.messaging.broker.topic import Topic
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
 
 LOOK_AHEAD: Final = 10_000
 """How many messages of a topic with order are looked at beyond those that wait for their turn."""
@@ -61,10 +63,14 @@ class Receiving:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._waiting = 0
         self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def receive(self, ask: Ask) -> list[Given]:
-        """The messages for *ask*; none where there were none for as long as it waits."""
+        """The messages for *ask*; none where there were none for as long as it waits.
+
+        Raises TOO_MANY_REQUESTS where too many wait.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ask.poll
         while True:
@@ -73,7 +79,13 @@ class Receiving:
             left = deadline - loop.time()
             if given or left <= 0:
                 return given
-            await self._core.wakes.wait(ask.topic, turn, min(left, self._until_due(ask)))
+            if self._waiting >= self._core.limits.most_waiting:
+                raise RefusedError(v2.TOO_MANY_REQUESTS, f"{self._waiting:,} consumers wait already; ask again later")
+            self._waiting += 1
+            try:
+                await self._core.wakes.wait(ask.topic, turn, min(left, self._until_due(ask)))
+            finally:
+                self._waiting -= 1
 
     def _until_due(self, ask: Ask) -> float:
         due = self._core.delivery(ask.group, ask.topic).next_due()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -40,6 +41,7 @@ class Sending:
     def __init__(self, core: Core, holding: Holding) -> None:
         self._core = core
         self._holding = holding
+        self._bytes = 0  # of bodies that are being stored
 
     async def send(self, name: str, messages: Sequence[v2.Message]) -> list[Receipt]:
         """Store *messages* in the topic *name*: a receipt for each, in order. What was refused is not stored.
@@ -48,6 +50,10 @@ class Sending:
         """
         check_topic_name(name)
         topic = self._core.topic(name)
+        with self._room_for(sum(len(message.body) for message in messages)):
+            return await self._send(topic, messages)
+
+    async def _send(self, topic: Topic, messages: Sequence[v2.Message]) -> list[Receipt]:
         receipts: list[Receipt | None] = []
         stored: list[Message] = []
         for message in messages:
@@ -76,8 +82,20 @@ class Sending:
         if topic.spec.queues > 1:
             queues = [topic.place(batch.group) or 0] * count if batch.group else topic.places(count)
         names = [each.encode() for each in batch.ids]
-        ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
+        with self._room_for(sum(map(len, batch.bodies))):
+            ids = await self._core.publish_columns(name, names, to_columns(batch, names, queues))
         return StoredBatch(v2.OK, "OK", [number - 1 for number in ids])
+
+    @contextlib.contextmanager
+    def _room_for(self, size: int) -> Iterator[None]:
+        """*size* bytes are being stored meanwhile. Raises TOO_MANY_REQUESTS where that is too much on top of others."""
+        if self._bytes and self._bytes + size > self._core.limits.most_bytes:
+            raise RefusedError(v2.TOO_MANY_REQUESTS, "more messages are under way than can be stored; send it again")
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
 
     def _read(self, topic: Topic, message: v2.Message) -> Message:
         kind = check_message(message, topic.spec)

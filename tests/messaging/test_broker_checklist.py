@@ -1,0 +1,242 @@
+"""What clients of any language insist on: the rows of the server checklist and of the table of variants.
+
+Rows that need a network or a real client are in ``test_official_client``, ``test_access`` and ``test_broker_faults``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+from typing import Any
+
+import pytest
+
+from millstream.core.clock import MICROSECONDS
+from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.service import Call
+from millstream.messaging.broker.topic import TopicSpec
+from millstream.messaging.errors import RefusedError
+from millstream.messaging.protocol import v2
+from millstream.testing.broker_desk import CALL, TOPICS, Desk, bodies, on_desk, settle
+
+KINDS = {"NORMAL": v2.NORMAL, "FIFO": v2.FIFO, "DELAY": v2.DELAY, "TRANSACTION": v2.TRANSACTION}
+
+
+def settings(kind: Any, part: str) -> v2.Settings:
+    made = v2.Settings(client_type=kind)
+    if part == "publishing":
+        made.publishing.topics.add().name = "plain"
+    else:
+        made.subscription.group.name = "g"
+    return made
+
+
+async def refusal(work: Any) -> int:
+    with pytest.raises(RefusedError) as refused:
+        await work
+    return refused.value.code
+
+
+# What a client asks for before anything else
+
+
+@pytest.mark.parametrize("spec", TOPICS, ids=lambda spec: spec.name)
+def test_a_route_has_all_that_the_clients_look_for(spec: TopicSpec) -> None:
+    """Readable and writable queues from number 0 on, of the broker 0, with endpoints and the topic's type."""
+
+    async def step(desk: Desk) -> None:
+        request = v2.QueryRouteRequest()
+        request.topic.name = spec.name
+        queues = (await desk.service.query_route(request, CALL)).message_queues
+        assert [queue.id for queue in queues] == list(range(spec.queues))
+        for queue in queues:
+            assert queue.permission == v2.READ_WRITE
+            assert (queue.broker.id, bool(queue.broker.name)) == (0, True)
+            assert queue.broker.endpoints.scheme == v2.IPv4
+            assert [(each.host, each.port) for each in queue.broker.endpoints.addresses] == [("127.0.0.1", 8081)]
+            assert list(queue.accept_message_types) == [KINDS[spec.type]]
+
+    on_desk(step)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [(v2.PRODUCER, "publishing"), (v2.PUSH_CONSUMER, "subscription"), (v2.SIMPLE_CONSUMER, "subscription")],
+)
+def test_settings_are_answered_with_status_ok_in_the_same_part_and_whole_seconds(kind: int, part: str) -> None:
+    async def step(desk: Desk) -> None:
+        session = desk.core.sessions.see("c", desk.clock.now())
+        answer = desk.service.telemetry.settle(session, settings(kind, part))
+        assert answer.HasField("status")
+        assert answer.status.code == v2.OK
+        found = answer.settings
+        assert found.WhichOneof("pub_sub") == part
+        assert found.backoff_policy.max_attempts > 0
+        if part == "publishing":
+            assert found.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+            assert found.publishing.max_body_size == 4 << 20
+        else:
+            assert found.backoff_policy.WhichOneof("strategy") == "customized_backoff"
+            assert all(pause.seconds >= 1 and not pause.nanos for pause in found.backoff_policy.customized_backoff.next)
+            assert found.subscription.receive_batch_size == 32
+            assert (found.subscription.long_polling_timeout.seconds, found.subscription.long_polling_timeout.nanos) == (
+                20, 0,
+            )  # fmt: skip
+        assert not found.metric.on
+
+    on_desk(step, limits=Limits())
+
+
+def test_a_consumer_is_served_before_it_has_sent_settings() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a")
+        assert bodies(await desk.receive("g", "plain", call=Call("never-seen", "", lambda: None))) == [b"a"]
+
+    on_desk(step)
+
+
+# What a delivery looks like
+
+
+def test_a_delivery_is_a_status_then_messages_then_its_time_and_the_stream_ends() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a", b"b")
+        request = v2.ReceiveMessageRequest(batch_size=8)
+        request.group.name, request.message_queue.topic.name = "g", "plain"
+        request.invisible_duration.seconds = 30
+        frames = [frame async for frame in desk.service.receive_message(request, CALL)]
+        kinds = [frame.WhichOneof("content") for frame in frames]
+        assert kinds == ["status", "message", "message", "delivery_timestamp"]
+        empty = [frame async for frame in desk.service.receive_message(request, CALL)]
+        assert [frame.status.code for frame in empty] == [v2.MESSAGE_NOT_FOUND]
+
+    on_desk(step)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_every_body_has_its_md5_in_capital_letters_also_one_in_gzip(zipped: bool) -> None:
+    """A zipped body goes through as it is: the digest is that of its bytes."""
+    body = gzip.compress(b"text") if zipped else b"text"
+
+    async def step(desk: Desk) -> None:
+        request = v2.SendMessageRequest(messages=[v2.Message(body=body)])
+        message = request.messages[0]
+        message.topic.name, message.system_properties.message_id = "plain", "m"
+        message.system_properties.body_encoding = v2.GZIP if zipped else v2.IDENTITY
+        await desk.service.send_message(request, CALL)
+        (got,) = await desk.receive("g", "plain")
+        system = got.system_properties
+        assert got.body == body
+        assert system.body_encoding == (v2.GZIP if zipped else v2.IDENTITY)
+        assert system.body_digest.type == v2.MD5
+        assert system.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
+
+    on_desk(step)
+
+
+def test_any_queue_that_a_client_names_gives_what_the_group_is_due() -> None:
+    """Node's client only ever asks for queue 0, Python's names none: neither starves, and neither splits a group."""
+
+    async def step(desk: Desk) -> None:
+        for number in range(12):
+            await desk.send("ordered", b"%d" % number, message_group=f"g{number % 3}")
+        got = await desk.receive("g", "ordered", auto_renew=True)
+        assert sorted(bodies(got), key=int) == [b"%d" % number for number in range(12)]
+        for group in range(3):
+            mine = [message for message in got if message.system_properties.message_group == f"g{group}"]
+            assert [int(message.body) for message in mine] == list(range(group, 12, 3))
+            assert len({message.system_properties.queue_id for message in mine}) == 1
+
+    on_desk(step)
+
+
+def test_a_changed_duration_is_answered_with_another_handle() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a")
+        (message,) = await desk.receive("g", "plain")
+        assert await desk.hide("g", "plain", message, 30) != message.system_properties.receipt_handle
+
+    on_desk(step)
+
+
+# What goes wrong
+
+
+def test_the_code_of_the_only_message_stands_at_the_top() -> None:
+    """Python's client looks at nothing else: an OK there would lose the message silently."""
+
+    async def step(desk: Desk) -> None:
+        response = await desk.send("plain", b"x", keys=[" "])
+        assert response.status.code == response.entries[0].status.code == v2.ILLEGAL_MESSAGE_KEY
+
+    on_desk(step)
+
+
+def test_sends_are_put_off_while_too_much_is_being_stored() -> None:
+    async def step(desk: Desk) -> None:
+        body = b"x" * 60_000
+        calls = [asyncio.ensure_future(desk.send("plain", body + b"%d" % number)) for number in range(4)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        codes = [each.code if isinstance(each, RefusedError) else v2.OK for each in found]
+        assert codes == [v2.OK, v2.TOO_MANY_REQUESTS, v2.TOO_MANY_REQUESTS, v2.TOO_MANY_REQUESTS]
+        assert (await desk.send("plain", body * 3)).status.code == v2.OK, "one alone may be larger than the limit"
+        assert (await desk.send("plain", b"next")).status.code == v2.OK
+
+    on_desk(step, limits=Limits(longest_poll=0, most_bytes=100_000))
+
+
+def test_receives_that_would_wait_are_put_off_while_too_many_do() -> None:
+    async def step(desk: Desk) -> None:
+        waiting = [asyncio.ensure_future(desk.receive("g", "plain", 1, poll=10)) for _ in range(2)]
+        await settle(lambda: desk.service._receiving._waiting == 2)
+        assert await refusal(desk.receive("g", "plain", 1, poll=10)) == v2.TOO_MANY_REQUESTS
+        assert await desk.receive("g", "plain", 1) == [], "one that does not wait is answered"
+        await desk.send("plain", b"a", b"b")
+        assert sorted(bodies([each for got in await asyncio.gather(*waiting) for each in got])) == [b"a", b"b"]
+
+    on_desk(step, limits=Limits(most_waiting=2))
+
+
+# Clocks that are set
+
+
+def test_a_clock_that_is_set_ahead_gives_everything_again_and_loses_nothing() -> None:
+    async def step(desk: Desk) -> None:
+        due = desk.clock.now() + 3600 * MICROSECONDS
+        await desk.send("later", b"late", deliver_at=due)
+        await desk.send("plain", b"a")
+        (first,) = await desk.receive("g", "plain")
+        desk.clock.jump(86_400)
+        desk.holding.look()
+        await settle(lambda: desk.core.topic("later").last_id == 1)
+        assert (await desk.ack("g", "plain", first)).status.code == v2.INVALID_RECEIPT_HANDLE
+        (again,) = await desk.receive("g", "plain")
+        assert again.system_properties.delivery_attempt == 2
+        assert (await desk.ack("g", "plain", again)).status.code == v2.OK
+        assert bodies(await desk.receive("g", "later")) == [b"late"]
+
+    on_desk(step)
+
+
+def test_a_clock_that_is_set_back_keeps_handles_and_delivers_once_it_is_time() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a", b"b")
+        a, _ = await desk.receive("g", "plain")
+        desk.clock.jump(-600)
+        assert (await desk.ack("g", "plain", a)).status.code == v2.OK
+        assert await desk.receive("g", "plain") == []
+        desk.clock.advance(631)
+        (b,) = await desk.receive("g", "plain")
+        assert (b.body, b.system_properties.delivery_attempt) == (b"b", 2)
+
+    async def after_restart(desk: Desk) -> None:
+        desk.clock.jump(-600)
+        await desk.send("ordered", b"1", b"2", message_group="g")
+        assert bodies(await desk.receive("g", "ordered")) == [b"1"]
+        desk.clock.jump(-600)
+        assert await desk.receive("g", "ordered") == []
+        desk.clock.advance(700)
+        assert bodies(await desk.receive("g", "ordered")) == [b"1"]
+
+    on_desk(step, after_restart)
