@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from millstream.mill.tasks import Duplicate
 from millstream.stores import (
     Checksum,
     ItemInfo,
+    LocalStore,
     MemoryStore,
     Origin,
     RefusedError,
@@ -36,6 +38,17 @@ from millstream.testing.faulty_store import Call, LostReplyStore, StoreWrapper, 
 
 SOURCE, COPY = Place("1", "s", "c"), Place("2", "s", "c")
 ITEM, SPACE = Duplicate("1", "2", "s", "c"), Duplicate("1", "2", "s")
+
+
+@pytest.fixture(params=["memory", "local", pytest.param("swift", marks=pytest.mark.long)])
+def world(request: pytest.FixtureRequest, new_world: Callable[..., Any], tmp_path: Path) -> Any:
+    """A world whose stores are of one kind; those of S3 are on a real server."""
+    if request.param == "memory":
+        return new_world()
+    if request.param == "local":
+        return new_world({name: LocalStore(tmp_path / name) for name in "123"})
+    server = request.getfixturevalue("swift")
+    return new_world({name: server.new_store() for name in "123"})
 
 
 class Recorder(StoreWrapper):

@@ -25,7 +25,7 @@ from millstream.mill.place import Place
 from millstream.mill.processor import Registry, Result, Sink
 from millstream.mill.settling import FAILURES, Tally
 from millstream.mill.tasks import BitCheck, Duplicate, QueueName, Repair, Task, decode_task, encode_task
-from millstream.mill.workers import MOST_LEASES, TAKE, WorkerManager, WorkerSettings
+from millstream.mill.workers import MOST_LEASES, RESERVE, TAKE, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 
@@ -146,6 +146,32 @@ def test_managers_that_share_a_queue_do_each_task_once(world: Any) -> None:
         thread.join(DEADLINE)
     assert sorted(processor.done) == sorted((str(n), 1) for n in range(300))
     assert sum(one.tally.done for one in managers) == 300
+
+
+def test_tasks_that_end_at_once_are_settled_before_ever_more_are_taken(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(600)])
+    held: list[int] = []
+    processor = Scripted()
+
+    class EndsBeforeTheNextTake(LogWorkQueue):
+        given = 0
+
+        def lease(self, count: int, *, visibility: float) -> Any:
+            deadline = SystemClock().monotonic() + DEADLINE
+            while len(processor.done) < self.given and SystemClock().monotonic() < deadline:
+                SystemClock().sleep(0.0005)
+            held.append(self.depth().leased)
+            leases = super().lease(count, visibility=visibility)
+            self.given += len(leases)
+            return leases
+
+    world.queue("low").close()
+    queue = EndsBeforeTheNextTake(world.log_store.log(LogSpec("low")), world.clock)
+    settings = WorkerSettings(threads=4, group=16)
+    worker = WorkerManager([queue], Registry({BitCheck: processor}), Sink(world.manifest, {}), world.clock, settings)
+    assert worker.run_until_drained().done == 600
+    assert max(held) < RESERVE * 4 + 16
+    queue.close()
 
 
 def test_at_most_ten_tasks_are_taken_at_a_time(world: Any) -> None:

@@ -154,9 +154,14 @@ class WorkerManager:
                 return
 
     def _take(self, pool: ThreadPoolExecutor) -> bool:
-        """Fill up the pool and its reserve; True if anything was taken."""
+        """Fill up the pool and its reserve; True if anything was taken.
+
+        What has ended and is not settled yet counts as well: tasks may end faster than they are taken, and their leases
+        would run out one after the other.
+        """
         taken = False
-        while sum(job.finished_at is None for job in self._jobs) < RESERVE * self._settings.threads:
+        reserve, most = RESERVE * self._settings.threads, RESERVE * self._settings.threads + self._settings.group
+        while len(self._jobs) < most and sum(job.finished_at is None for job in self._jobs) < reserve:
             jobs = next(filter(None, map(self._lease, self._order())), [])
             if not jobs:
                 break
