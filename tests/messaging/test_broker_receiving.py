@@ -86,6 +86,31 @@ def test_p4_a_push_consumer_is_given_runs_and_an_attempt_can_be_repeated() -> No
     on_desk(step)
 
 
+def test_answers_that_were_lost_are_given_again_and_count_as_no_attempt() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"1")
+        for _ in range(2 * Limits().max_attempts):
+            (got,) = await desk.receive("g", "plain", auto_renew=True, attempt_id="x")
+            assert got.system_properties.delivery_attempt == 1
+        assert await desk.receive("g", "plain", auto_renew=True, attempt_id="y") == []
+        assert (await desk.ack("g", "plain", got)).status.code == v2.OK
+
+    on_desk(step)
+
+
+def test_a_call_that_is_repeated_takes_the_place_of_the_one_that_still_waits() -> None:
+    async def step(desk: Desk) -> None:
+        first = asyncio.ensure_future(desk.receive("g", "plain", auto_renew=True, attempt_id="x", poll=10))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(desk.receive("g", "plain", auto_renew=True, attempt_id="x", poll=10))
+        await asyncio.sleep(0)
+        await desk.send("plain", b"1")
+        assert bodies(await second) == [b"1"]
+        assert await first == []
+
+    on_desk(step, limits=Limits())
+
+
 def test_a_message_comes_back_after_its_time_until_it_is_dead() -> None:
     async def step(desk: Desk) -> None:
         await desk.send("plain", b"poison", message_id="p")

@@ -199,7 +199,10 @@ def test_an_attempt_that_is_repeated_gets_the_same_messages(fifo: bool) -> None:
     pointer, ahead, flights = delivery.keep()
     kept.restore(pointer, ahead, [dataclasses.replace(flight) for flight in flights])
     assert again("x") == [1, 3]
-    delivery.lend([1, 3], Loan(2, until=60, at=0, attempt_id="z"))
+    delivery.lend([1], Loan(2, until=60, at=0, attempt_id="x"))
+    assert delivery.flights[1].attempts == 1  # nobody has seen the first
+    assert again("x") == ([1, 3] if fifo else [1])
+    delivery.lend([1, 3], Loan(3, until=60, at=0, attempt_id="z"))
     assert again("x") == []
     kept.take_back("x")  # also after a crash
     assert [number for number, flight in kept.flights.items() if not flight.away] == [1, 3]

@@ -134,12 +134,13 @@ class Delivery:
     # What was decided
 
     def lend(self, ids: Iterable[int], loan: Loan) -> None:
-        """The messages *ids* are given out on the terms of *loan*: one more attempt for each."""
+        """The messages *ids* are given out on the terms of *loan*: one more attempt for each that is not repeated."""
         flights, numbers = self.flights, list(ids)
         terms = (loan.until, loan.token, loan.client, loan.renew, loan.at, loan.attempt_id, True)
         for number in numbers:
             known = flights.get(number)
-            flights[number] = Flight(number, 1 if known is None else known.attempts + 1, *terms)
+            attempts = 1 if known is None else known.attempts + (not known.is_repeated_by(loan.attempt_id))
+            flights[number] = Flight(number, attempts, *terms)
         if numbers:
             self._seen_to = max(self._seen_to, *numbers)
             self._set_timer(loan.until, numbers)

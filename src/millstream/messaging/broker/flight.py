@@ -23,3 +23,7 @@ class Flight:
     attempt_id: str = ""
     away: bool = False
     """Whether a consumer has it."""
+
+    def is_repeated_by(self, attempt_id: str) -> bool:
+        """Whether the attempt *attempt_id* was given it before: who repeats an attempt never got the answer."""
+        return bool(attempt_id) and self.attempt_id == attempt_id

@@ -15,6 +15,7 @@ from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.delivery import Delivery, ranges
 from millstream.messaging.broker.events import Hidden, Lent
 from millstream.messaging.broker.filters import Wanted
+from millstream.messaging.broker.flight import Flight
 from millstream.messaging.broker.names import write_handle
 from millstream.messaging.broker.topic import Topic
 from millstream.messaging.errors import RefusedError
@@ -58,6 +59,12 @@ class Given(msgspec.Struct, frozen=True):
     attempt: int
 
 
+class _Call:
+    """A receive under way. When its client has given it up and asks again, that call takes its place."""
+
+    is_repeated = False
+
+
 class Receiving:
     """Gives messages of *core* to consumers."""
 
@@ -65,19 +72,34 @@ class Receiving:
         self._core = core
         self._waiting = 0
         self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._calls: dict[str, _Call] = {}  # by attempt id
 
     async def receive(self, ask: Ask) -> list[Given]:
         """The messages for *ask*; none where there were none for as long as it waits.
 
+        Whoever repeats an attempt has given up the call before: that one, if it still waits, gets nothing any more.
         Raises TOO_MANY_REQUESTS where too many wait.
         """
+        call = _Call()
+        if ask.attempt_id:
+            before = self._calls.get(ask.attempt_id)
+            if before is not None:
+                before.is_repeated = True
+            self._calls[ask.attempt_id] = call
+        try:
+            return await self._receive(ask, call)
+        finally:
+            if self._calls.get(ask.attempt_id) is call:
+                del self._calls[ask.attempt_id]
+
+    async def _receive(self, ask: Ask, call: _Call) -> list[Given]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ask.poll
         while True:
             turn = self._core.wakes.turn(ask.topic)
-            given = await self._give(ask)
+            given = await self._give(ask, call)
             left = deadline - loop.time()
-            if given or left <= 0:
+            if given or left <= 0 or call.is_repeated:
                 return given
             if self._waiting >= self._core.limits.most_waiting:
                 raise RefusedError(v2.TOO_MANY_REQUESTS, f"{self._waiting:,} consumers wait already; ask again later")
@@ -92,8 +114,10 @@ class Receiving:
         left = _LONGEST_SLEEP if due is None else (due - self._core.clock.now()) / MICROSECONDS
         return min(max(left, 0.001), _LONGEST_SLEEP)
 
-    async def _give(self, ask: Ask) -> list[Given]:
+    async def _give(self, ask: Ask, call: _Call) -> list[Given]:
         async with self._locks[ask.group, ask.topic]:
+            if call.is_repeated:
+                return []
             delivery = self._core.delivery(ask.group, ask.topic)
             now = self._core.clock.now()
             delivery.expire(now, lambda client: self._core.sessions.is_alive(client, now))
@@ -262,11 +286,14 @@ class _Search:
     async def _without_exhausted(self, ids: Sequence[int]) -> list[int]:
         """*ids* without those that were delivered as often as they may be; those are dead now."""
         flights, most = self._delivery.flights, self._core.limits.max_attempts
-        dead = [number for number in ids if number in flights and flights[number].attempts >= most]
+        dead = [number for number in ids if number in flights and self._is_exhausted(flights[number], most)]
         if dead:
             reason = f"delivered {most} times and never acknowledged"
             await self._core.bury(self._ask.group, self._ask.topic, dead, reason)
         return [number for number in ids if number not in dead]
+
+    def _is_exhausted(self, flight: Flight, most: int) -> bool:
+        return flight.attempts >= most and not flight.is_repeated_by(self._ask.attempt_id)
 
 
 def message_group(message: Message) -> str:

@@ -17,6 +17,7 @@ from millstream.messaging.client.places import Endpoints
 from millstream.messaging.protocol import v2
 
 _TOPIC = re.compile(r"[%a-zA-Z0-9_-]{1,127}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_UNPACKED = 64 << 20
 
 
@@ -179,4 +180,7 @@ def unpack(body: bytes) -> bytes | None:
 
 
 def _moment(stamp: Any) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+    try:
+        return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
+    except OverflowError:  # no year that Python knows
+        return datetime.max.replace(tzinfo=UTC) if stamp.seconds > 0 else datetime.min.replace(tzinfo=UTC)

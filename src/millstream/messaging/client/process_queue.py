@@ -92,8 +92,9 @@ class ProcessQueue:
             except ClientError as error:
                 _log.warning("receiving from %s failed and is tried again: %s", self.topic, error)
                 await asyncio.sleep(pauses.retry)
-            except Exception:  # what a server sends must not silence the queue
+            except Exception:  # what a server sends must not silence the queue, nor come again and again
                 _log.exception("receiving from %s failed and is tried again", self.topic)
+                self._attempt = str(uuid.uuid4())
                 await asyncio.sleep(pauses.retry)
 
     async def _receive(self) -> None:
