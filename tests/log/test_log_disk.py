@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from millstream.log import LogSpec, open_store
 from millstream.testing.disk import DiskFaults, Recording, build_shim
+from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.services import ServiceMissingError
 from millstream.testing.torture import LOG, Child
 from millstream.testing.torture.checks import check_confirmed, read_confirmed
@@ -183,7 +183,7 @@ def test_a_server_whose_real_disk_is_full_loses_nothing_and_goes_on_once_there_i
 
 def on_a_disk_of_its_own(place: Path, options: str) -> list[str]:
     """The beginning of a command that runs Python with a small disk at *place*, which nobody else sees."""
-    unshare = ["unshare", "-m" if os.geteuid() == 0 else "-rm"]
-    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], check=False).returncode:
-        pytest.skip(f"this machine gives nobody a disk of his own: {' '.join(unshare)} fails")
-    return [*unshare, "sh", "-c", f'mount -t tmpfs -o {options} disk "$0" && exec "$@"', str(place), sys.executable]
+    try:
+        return on_a_small_disk(place, options)
+    except ServiceMissingError as missing:
+        pytest.skip(str(missing))

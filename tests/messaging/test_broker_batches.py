@@ -118,6 +118,7 @@ def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
             ({"kind": v2.FIFO, "group": "g"}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
             ({"topic": "ordered", "kind": v2.FIFO}, v2.ILLEGAL_MESSAGE_GROUP),
             ({"topic": "later", "kind": v2.DELAY}, v2.ILLEGAL_DELIVERY_TIME),
+            ({"kind": 99}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         ):
             assert (await desk.service.send_batch(msgspec.structs.replace(good, **change), CALL)).code == code
         assert desk.core.topic("plain").last_id == before == len(wrong)

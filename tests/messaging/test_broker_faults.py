@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +23,12 @@ from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.client import Message, Options, Producer, ServerFailedError, SimpleConsumer
 from millstream.messaging.errors import BrokerError
 from millstream.testing.brokers import IMPATIENT
+from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.faulty_log import FaultyBackend
+from millstream.testing.services import ServiceMissingError
 
 ONCE = Options(attempts=1)
+CHILD = Path(__file__).parent / "children" / "full_disk.py"
 
 
 async def patiently(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -68,6 +74,24 @@ def test_p2_a_full_disk_is_told_and_the_broker_goes_on_when_there_is_room(fault:
 
     with LogStore(backend, clock) as store:
         asyncio.run(run(store))
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "segments"])
+def test_p2_a_real_disk_that_runs_full_loses_nothing_that_was_confirmed(tmp_path: Path, scheme: str) -> None:
+    try:
+        command = [*on_a_small_disk(tmp_path, "size=10m"), str(CHILD), str(tmp_path), scheme]
+    except ServiceMissingError as missing:
+        pytest.skip(str(missing))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert "the message store failed" in found["told"]
+    assert len(found["confirmed"]) > 10
+    got = found["received"]
+    assert got[-1] == "after "
+    assert set(found["confirmed"]) <= set(got)
+    assert len(got) == len(set(got)), "and nothing comes twice"
+    assert len(set(got) - set(found["confirmed"])) <= 2, "but for the last one, perhaps the one that was refused"
 
 
 def test_a_place_that_is_taken_is_told() -> None:

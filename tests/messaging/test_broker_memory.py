@@ -54,6 +54,7 @@ async def pass_on(broker: BrokerProcess, count: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_memory_and_journal_stay_as_they_are_over_many_messages(
     process: BrokerProcess, tmp_path: Path, size: str
 ) -> None:

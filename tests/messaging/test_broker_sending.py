@@ -32,6 +32,7 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("plain", b"x", {"message_group": "g"}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     ("plain", b"x", {"message_type": v2.TRANSACTION}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     ("plain", b"x", {"message_type": v2.LITE}, v2.UNSUPPORTED),
+    ("plain", b"x", {"message_type": 99}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     ("ordered", b"x", {}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
     ("ordered", b"x", {"message_type": v2.FIFO}, v2.ILLEGAL_MESSAGE_GROUP),
     ("ordered", b"x", {"message_group": "g" * 64}, v2.ILLEGAL_MESSAGE_GROUP),

@@ -10,7 +10,7 @@ import msgspec
 from millstream.core.errors import MillstreamError
 from millstream.messaging.broker.checks import check_group_name
 from millstream.messaging.broker.core import Core
-from millstream.messaging.broker.names import split_name
+from millstream.messaging.broker.names import enum_name, split_name
 from millstream.messaging.broker.sessions import Session
 from millstream.messaging.broker.stored import Frame, to_wire
 from millstream.messaging.broker.topic import TopicSpec
@@ -150,7 +150,7 @@ class Admin:
         return [
             ClientInfo(
                 each.client_id,
-                v2.ClientType.Name(each.kind),
+                enum_name(v2.ClientType, each.kind),
                 each.group,
                 sorted(each.topics),
                 each.seen,
@@ -162,7 +162,7 @@ class Admin:
     async def stack_trace(self, client_id: str) -> str:
         """What the threads of a client are doing. Raises :class:`ClientSilentError`."""
         answer = await self._core.questions.stack_trace(self._session(client_id))
-        return answer.thread_stack_trace.thread_stack_trace or f"({v2.Code.Name(answer.status.code)})"
+        return answer.thread_stack_trace.thread_stack_trace or f"({enum_name(v2.Code, answer.status.code)})"
 
     async def verify(self, verify: Verify) -> Verified:
         """Let a push consumer handle a message; its group's progress stays as it is."""
@@ -173,7 +173,7 @@ class Admin:
             raise TopicNotFoundError(f"topic {verify.topic} has no message {verify.id}, or has it no more")
         message = to_wire(found[verify.id], Frame(*split_name(verify.topic)))
         answer = await self._core.questions.verify(session, message)
-        return Verified(v2.Code.Name(answer.status.code), answer.status.message)
+        return Verified(enum_name(v2.Code, answer.status.code), answer.status.message)
 
     def _session(self, client_id: str) -> Session:
         found = self._core.sessions.get(client_id)

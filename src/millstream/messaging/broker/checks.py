@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from millstream.messaging.broker.names import enum_name
 from millstream.messaging.broker.stored import PREFIX
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import RefusedError
@@ -87,7 +88,7 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     system = message.system_properties
     kind = message_kind(system)
     if kind != spec.kind and kind in (v2.LITE, v2.PRIORITY):
-        name = v2.MessageType.Name(kind)
+        name = enum_name(v2.MessageType, kind)
         raise RefusedError(v2.UNSUPPORTED, f"messages of the type {name} are not supported by this broker")
     check_body(len(message.body))
     if message.user_properties:
@@ -101,7 +102,7 @@ def check_message(message: v2.Message, spec: TopicSpec) -> int:
     if kind != spec.kind:
         raise RefusedError(
             v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic {spec.name} takes {spec.type} messages, not {v2.MessageType.Name(kind)}",
+            f"topic {spec.name} takes {spec.type} messages, not {enum_name(v2.MessageType, kind)}",
         )
     if kind == v2.FIFO and not system.message_group:
         raise RefusedError(v2.ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")

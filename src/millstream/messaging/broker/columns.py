@@ -38,7 +38,12 @@ def is_uniform(batch: SentBatch) -> bool:
     """
     count = len(batch.ids)
     columns = (batch.bodies, batch.tags, batch.keys)
-    if not count or any(len(column) not in (0, count) for column in columns) or any(batch.properties):
+    if (
+        not count
+        or batch.born <= 0
+        or any(len(column) not in (0, count) for column in columns)
+        or any(batch.properties)
+    ):
         return False
     if len(batch.bodies) != count or not 0 < min(map(len, batch.bodies)) <= max(map(len, batch.bodies)) <= MAX_BODY:
         return False

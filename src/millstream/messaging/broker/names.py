@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Any
 
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
@@ -26,6 +27,11 @@ def split_name(name: str) -> tuple[str, str]:
 def dead_letter_topic(group: str) -> str:
     """The topic of the messages that *group* gave up."""
     return DEAD_LETTERS + group
+
+
+def enum_name(enum: Any, number: int) -> str:
+    """The name of *number* in an enumeration of the protocol; clients may send numbers that it does not have."""
+    return str(enum.Name(number)) if number in enum.values() else f"number {number}"
 
 
 def write_handle(number: int, token: int) -> str:
