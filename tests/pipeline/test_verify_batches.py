@@ -88,12 +88,22 @@ def test_what_is_missing_extra_different_or_doubled_is_named(
     assert found.differences["doubled_rejects"] == 1
 
 
-def test_a_part_of_a_log_under_many_rules_is_not_compared(
-    spark: SparkSession, log_url: str, served: list[Message]
+def test_p5_a_part_of_a_log_is_compared_under_policies_and_other_rules_for_some(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
 ) -> None:
-    rules = Rulebook(RULES.default, (Override(BatchConfig(10, 20), "station-1"),))
-    with pytest.raises(PipelineInputError, match="leave --first away"):
-        verify_batches(spark, log_url, "untidy", "batches", rules, first_id=2)
+    rules = Rulebook(BatchConfig(5, 20, late="amend", grace=20), (Override(BatchConfig(3, 20), "station-1"),))
+    ordered = sorted(untidy(2, 900, late=0.2, twice=0.3), key=lambda message: message.received_at or 0)
+    write_log(log_url, "untidy", ordered)
+    with open_store(log_url) as store:
+        source, output = store.log(LogSpec("untidy")), store.log(LogSpec("many"))
+        service = BatchService(source, output, rules, tmp_path / "many.state", commit_every=60)
+        service.step()
+        service.close()
+    for first_id, last_id in ((None, 500), (300, 800)):
+        found = verify_batches(spark, log_url, "untidy", "many", rules, first_id=first_id, last_id=last_id)
+        assert found.differences == {}
+        assert found.agreed > 100
+        assert found.rejects_agreed > 20
 
 
 def test_a_log_without_batches_is_refused(spark: SparkSession, log_url: str, write_log: WriteLog) -> None:

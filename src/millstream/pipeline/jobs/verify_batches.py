@@ -17,12 +17,13 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
+from millstream.pipeline.jobs.emitted import emitted_range, last_received
 from millstream.pipeline.jobs.history import batch_range
 from millstream.pipeline.jobs.ranges import LogRange, plan_range
 from millstream.pipeline.source import read_log
 from millstream.stores.tiers import open_store
 
-_BODY = "batch string, source string, start long, end long, closed_at long, events array<long>"
+_BODY = "batch string, source string, start long, end long, closed_at long, events array<long>, amends array<string>"
 _REJECT = "rejected long, reason string"
 _TIMELESS = ("late", "future")
 """Reasons that are a matter of one record alone."""
@@ -89,14 +90,16 @@ def verify_batches(
     """
     clock = clock or SystemClock()
     began = clock.monotonic()
-    wanted = plan_range(store_url, log, first_id, _end(store_url, output, last_id, clock), clock)
-    certain = _certain_from(wanted, rules) if wanted.first_id > 1 else None
+    known = _known_to(store_url, output, clock)
+    wanted = plan_range(store_url, log, first_id, known if last_id is None else min(last_id, known), clock)
+    whole = wanted.first_id == 1 and wanted.last_id == known
+    part = None if whole else _part(store_url, output, wanted, known, rules, clock=clock)
     with explained("verify-batches"):
         rows = batch_range(spark, store_url, wanted, rules, flush=False, whole=False).persist()
         try:
-            given = _emitted(spark, store_url, output)
-            batches = _compare_batches(rows, given, wanted, rules, certain).persist()
-            rejects = _compare_rejects(rows, given, wanted, certain).persist()
+            given = _emitted(spark, store_url, output, part)
+            batches = _compare_batches(rows, given, wanted, part).persist()
+            rejects = _compare_rejects(rows, given, wanted, part).persist()
             counted = _counts(batches), _counts(rejects)
             findings = _findings(batches, rejects, limit)
         finally:
@@ -118,50 +121,69 @@ def verify_batches(
     )
 
 
-def _end(store_url: str, output: str, last_id: int | None, clock: Clock) -> int:
+class _Part(msgspec.Struct, frozen=True):
+    """How a part of a log is judged.
+
+    Only messages *first_id* to *last_id* of the log of batches are read. Of a range that does not begin with the log,
+    batches are judged after a gap wider than ``window`` behind the event time ``certain``: no message from before
+    bears on these. Copies are judged up to the id ``copies_to``: those after it may be refused after the range only.
+    """
+
+    first_id: int
+    last_id: int
+    window: int
+    certain: int | None
+    copies_to: int
+
+
+def _known_to(store_url: str, output: str, clock: Clock) -> int:
+    """The last message that *output* knows of."""
     with open_store(store_url, clock=clock) as store:
         known = store.log(LogSpec(output), create=False).sequence("batching")
     if not known:
         raise PipelineInputError(f"log {output!r} holds no batches: name the --output of a batch service or stream")
-    return known if last_id is None else min(last_id, known)
+    return known
 
 
-def _certain_from(wanted: LogRange, rules: Rulebook) -> int:
-    """The event time from which on a gap proves that no message from before the range bears on what follows."""
-    config = rules.default
-    if rules.overrides or config.policy != "reject":
-        raise PipelineInputError(
-            "a range that begins after the first message is compared under one set of rules without late policies "
-            "only: leave --first away"
-        )
-    return wanted.received_from + config.lead + config.window
+def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rulebook, *, clock: Clock) -> _Part:
+    window = max(config.window for config in rules.configs)
+    lead = max(config.lead for config in rules.configs)
+    with open_store(store_url, clock=clock) as store:
+        first_id, last_id = emitted_range(store.log(LogSpec(output), create=False), wanted)
+        copies_to = wanted.last_id
+        if known > wanted.last_id:
+            source = store.log(LogSpec(wanted.log), create=False)
+            copies_to = last_received(source, wanted, wanted.received_to - lead - rules.patience)
+    certain = wanted.received_from + lead + window if wanted.first_id > 1 else None
+    return _Part(first_id, last_id, window, certain, copies_to)
 
 
-def _emitted(spark: SparkSession, store_url: str, output: str) -> DataFrame:
-    """What the log of batches holds: the parsed bodies, batches with their message ids hashed."""
+def _emitted(spark: SparkSession, store_url: str, output: str, part: _Part | None) -> DataFrame:
+    """What the log of batches holds: the parsed bodies."""
     text = F.col("body").cast("string")
-    frame = read_log(spark, store_url, output, columns=["key", "body"])
+    first_id, last_id = (None, None) if part is None else (part.first_id, max(part.last_id, part.first_id))
+    frame = read_log(spark, store_url, output, first_id=first_id, last_id=last_id, columns=["key", "body"])
     return frame.select(F.from_json(text, _BODY).alias("b"), F.from_json(text, _REJECT).alias("r"))
 
 
-def _compare_batches(
-    rows: DataFrame, given: DataFrame, wanted: LogRange, rules: Rulebook, certain: int | None
-) -> DataFrame:
+def _compare_batches(rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None) -> DataFrame:
     """One row a batch: its kind (``same``, ``unjudged`` or that of a difference), source, start and names."""
-    members = F.xxhash64("ids").alias("members")
+    nobody = F.array().cast("array<string>")
+    members = F.xxhash64("ids", "amends").alias("members")
     expected = rows.where("batch is not null").select("batch", "source", "start", "end", "closed_at", members)
     emitted = (
         given.where("b.batch is not null and b.closed_at is not null")
         .where(F.col("b.closed_at") <= wanted.received_to)
-        .select("b.batch", "b.source", "b.start", "b.closed_at", F.xxhash64("b.events").alias("members"))
+        .withColumn("amends", F.coalesce("b.amends", nobody))
+        .select("b.batch", "b.source", "b.start", "b.closed_at", F.xxhash64("b.events", "amends").alias("members"))
         .groupBy("batch", "source", "start", "closed_at", "members")
         .agg(F.count("*").alias("times"))
     )
-    if certain is not None:
-        expected = _judged(expected, certain, rules.default.window)
+    if part is not None and part.certain is not None:
+        expected = _judged(expected, part.certain, part.window)
         begins = expected.groupBy("source").agg(F.coalesce(F.min("judged_start"), F.lit(2**62)).alias("judged_from"))
         emitted = emitted.join(begins, "source", "left").where(
-            F.col("start") >= F.coalesce("judged_from", F.lit(certain + 1))
+            F.col("start") >= F.coalesce("judged_from", F.lit(part.certain + 1))
         )
     else:
         expected = expected.withColumn("judged", F.lit(True))
@@ -186,22 +208,26 @@ def _compare_batches(
 
 def _judged(expected: DataFrame, certain: int, window: int) -> DataFrame:
     """*expected* with ``judged``: whether a gap in the range separates a batch from all that was before the range."""
-    order = Window.partitionBy("source").orderBy("start", "end")
-    gap = F.col("start") - F.coalesce(F.lag("end").over(order), F.lit(certain - window))
+    order = Window.partitionBy("source").orderBy("start", "end", "batch")
+    before = F.max("end").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    gap = F.col("start") - F.coalesce(before, F.lit(certain - window))
     begins = (gap > window) & (F.col("start") > certain)
     judged = F.max(begins).over(order.rowsBetween(Window.unboundedPreceding, 0))
     return expected.withColumn("judged", judged).withColumn("judged_start", F.when(judged, F.col("start")))
 
 
-def _compare_rejects(rows: DataFrame, given: DataFrame, wanted: LogRange, certain: int | None) -> DataFrame:
+def _compare_rejects(rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None) -> DataFrame:
     """One row a refused message: its kind, id and reason."""
     expected = rows.where("reason is not null and reason != 'tick'")
     expected = expected.select(F.col("ids")[0].alias("rejected"), "reason", F.lit(True).alias("expected"))
     emitted = given.where("r.rejected is not null").select("r.rejected", "r.reason")
     emitted = emitted.where(F.col("rejected").between(wanted.first_id, wanted.last_id))
     emitted = emitted.groupBy("rejected", "reason").agg(F.count("*").alias("times"))
-    if certain is not None:
-        expected, emitted = (frame.where(F.col("reason").isin(*_TIMELESS)) for frame in (expected, emitted))
+    if part is not None:
+        judged = F.col("reason").isin(*_TIMELESS)
+        if part.certain is None:
+            judged |= F.col("rejected") <= part.copies_to
+        expected, emitted = expected.where(judged), emitted.where(judged)
     joined = expected.join(emitted, ["rejected", "reason"], "full")
     kind = (
         F.when(F.col("times").isNull(), "missing")
