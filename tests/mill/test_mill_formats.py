@@ -11,6 +11,9 @@ from millstream.mill.bitcheck import Answer, Verdict
 from millstream.mill.policy import Policy, parse_policy
 from millstream.mill.policy_lint import lint_policy
 from millstream.mill.report import COLUMNS, Finding, Report, ReportResult
+from millstream.mill.tasks import QueueName
+from millstream.mill.worker_pools import POOLS
+from millstream.settings import BrakeSettings, ProduceSettings, parse_duration
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"
 
@@ -47,3 +50,18 @@ def test_every_field_and_word_of_a_report_is_described() -> None:
     assert {verdict.value for verdict in Verdict} - {Verdict.RETRY.value} <= words
     listed = " ".join(re.findall(r"^    (date-checked.*)\n    (.*)$", text, re.MULTILINE)[0]).split()
     assert tuple(listed) == COLUMNS
+
+
+def test_the_pools_the_queues_and_the_budgets_are_described_as_they_are() -> None:
+    text = (FORMATS.parent / "mill.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([a-z-]+)` \| [^0-9]", text, re.MULTILINE)) >= set(QueueName)
+    for pool in ("all", "audit", "bits", "duplication", "repair"):
+        (queues,) = re.findall(rf"^\| `{pool}` \| ([a-z-]+(?:, [a-z-]+)*) \|$", text, re.MULTILINE)
+        assert tuple(queues.split(", ")) == POOLS[pool]
+    budgets = BrakeSettings()
+    for name in ("deletes", "changes", "least"):
+        assert f"| `{name}` | {getattr(budgets, name)} |" in text
+    producers = ProduceSettings()
+    assert producers.duplication_frequency == producers.bits_frequency == parse_duration("30d")
+    assert producers.duplication_most == producers.bits_most == 10_000
+    assert (budgets.window, budgets.approval) == (parse_duration("24h"), parse_duration("7d"))

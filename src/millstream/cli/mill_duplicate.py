@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
-from millstream.cli.mill_progress import print_tally, work_off
+from millstream.cli.mill_progress import print_tally, progress_bar, work_off
 from millstream.mill.manifest import Event
 from millstream.mill.producer import duplication_rounds, plan_space_duplication
 from millstream.mill.recorder import record_space
@@ -34,11 +34,13 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
         for pairs in duplication_rounds(node.policies, node.providers, space):
             queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
             for pair, name in pairs:
-                if not dry_run:
-                    record_space(node.providers, node.manifest, pair.source, name)
-                plan = plan_space_duplication(
-                    node.providers, node.manifest, pair, name, queue, everything=everything, brake=node.brake
-                )
+                with progress_bar(not is_terminal()) as progress:
+                    progress.add_task(f"comparing {name} {pair}", total=None)
+                    if not dry_run:
+                        record_space(node.providers, node.manifest, pair.source, name)
+                    plan = plan_space_duplication(
+                        node.providers, node.manifest, pair, name, queue, everything=everything, brake=node.brake
+                    )
                 print_plan(plan, as_json)
                 held += plan.hold is not None
             if not dry_run:
