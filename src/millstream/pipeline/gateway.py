@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -68,20 +68,27 @@ class Gateway(msgspec.Struct, frozen=True):
 
 
 def start_gateway(
-    java: JavaCandidate, confs: Mapping[str, str], *, memory: str, quick: bool, work: Path, clock: Clock
+    java: JavaCandidate,
+    confs: Mapping[str, str],
+    *,
+    memory: str,
+    quick: bool,
+    work: Path,
+    clock: Clock,
+    more: Sequence[str] = (),
 ) -> Gateway:
     """Start the Java machine and wait until it listens.
 
     *confs* are Spark settings; *memory* the most heap it may take (``1g``); *quick* keeps to the fast compiler, for
-    jobs of minutes rather than hours; its log files go into *work*. Raises :class:`SessionStartError` with the end
-    of the log where it does not come up.
+    jobs of minutes rather than hours; *more* are further options; its log files go into *work*. Raises
+    :class:`SessionStartError` with the end of the log where it does not come up.
     """
     with tempfile.TemporaryDirectory(prefix="millstream-") as folder:
         address = Path(folder) / "address"
         output = work / "spark-console.log"
         with output.open("wb") as log:
             process = subprocess.Popen(
-                _command(java, confs, memory, quick, work),
+                _command(java, confs, [*machine_options(java, memory, quick), *more], work),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -104,12 +111,12 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-def _command(java: JavaCandidate, confs: Mapping[str, str], memory: str, quick: bool, work: Path) -> list[str]:
+def _command(java: JavaCandidate, confs: Mapping[str, str], options: Sequence[str], work: Path) -> list[str]:
     return [
         java.executable,
         "-cp",
-        os.pathsep.join(_jars()),
-        *_machine_options(java, memory, quick),
+        class_path(),
+        *options,
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
         f"-Dmillstream.spark.log={work / 'spark.log'}",
         "org.apache.spark.deploy.SparkSubmit",
@@ -118,7 +125,8 @@ def _command(java: JavaCandidate, confs: Mapping[str, str], memory: str, quick: 
     ]
 
 
-def _machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[str]:
+def machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[str]:
+    """What a Java machine of Spark is started with: *memory* is the most heap, *quick* keeps to the fast compiler."""
     yield f"-Xmx{memory}"
     yield "-XX:+IgnoreUnrecognizedVMOptions"
     if quick:
@@ -135,11 +143,11 @@ def _machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[
         yield "--sun-misc-unsafe-memory-access=allow"
 
 
-def _jars() -> list[str]:
+def class_path() -> str:
     """Spark's jars by name, the logging interface first: the order decides which of two equal classes is used."""
     jars = sorted((spark_home() / "jars").glob("*.jar"), key=lambda jar: jar.name)
     jars.sort(key=lambda jar: not jar.name.startswith("slf4j-api"))
-    return [str(jar) for jar in jars]
+    return os.pathsep.join(map(str, jars))
 
 
 def spark_home() -> Path:

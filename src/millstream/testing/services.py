@@ -27,6 +27,7 @@ from millstream.testing import rabbitmq
 from millstream.testing.mosquitto import Mosquitto
 from millstream.testing.postgresql import PostgreSQL
 from millstream.testing.programs import ServiceError, ServiceMissingError, find_program, run_program
+from millstream.testing.spark import Spark
 from millstream.testing.swift import CREDENTIALS
 
 __all__ = ["SERVICES", "Running", "Server", "Service", "ServiceError", "ServiceMissingError", "private", "running"]
@@ -181,7 +182,7 @@ class Moto(Swift):
 
 _ALL: Sequence[Service] = (
     MariaDB(), MariaDB(whole=True), PostgreSQL(), PostgreSQL(whole=True), RabbitMQ(), Swift(), Moto(),
-    Mosquitto(), Mosquitto(careful=True),
+    Mosquitto(), Mosquitto(careful=True), Spark(),
 )  # fmt: skip
 SERVICES: dict[str, Service] = {service.name: service for service in _ALL}
 
