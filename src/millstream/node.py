@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry import Registry as IdentifierRegistry
     from millstream.messaging.broker.endpoints import Place
     from millstream.messaging.broker.server import BrokerServer
+    from millstream.pipeline.session import SparkOptions
 
 
 DATABASE = "node.db"
@@ -369,11 +370,17 @@ class Node(MillNode):
 
     def spark(self) -> contextlib.AbstractContextManager[SparkSession]:
         """A Spark session for the jobs of :mod:`millstream.pipeline`, stopped when the block is left."""
-        from millstream.pipeline.session import SparkOptions, spark_session
+        from millstream.pipeline.session import spark_session
+
+        return spark_session(self.folder / "spark", self.spark_options, clock=self.clock)
+
+    @property
+    def spark_options(self) -> SparkOptions:
+        """How the settings want Spark to run."""
+        from millstream.pipeline.session import SparkOptions
 
         pipeline = self.settings.pipeline
-        options = SparkOptions(pipeline.master, pipeline.driver_memory, pipeline.java)
-        return spark_session(self.folder / "spark", options, clock=self.clock)
+        return SparkOptions(pipeline.master, pipeline.driver_memory, pipeline.java)
 
 
 def _make_durable(connection: Any, _record: Any) -> None:

@@ -122,3 +122,18 @@ def test_inventory_lists_every_space(data: Path, capfd: pytest.CaptureFixture[st
 def test_there_is_no_report_before_the_first_sweep(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["pipeline", "report", "primary", "docs", "--data", str(data)]) == 3
     assert "millstream pipeline integrity" in capfd.readouterr().err
+
+
+def test_statistics_say_what_is_there_keep_it_and_tell_what_is_new(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["pipeline", "statistics", "--data", str(data), "--json", "--space", "docs"]
+    assert run([*command, "--name", "1"]) == 0
+    (first,) = lines(capfd)
+    assert (first["items"], first["bytes"], first["added"]) == (1, 7, None)
+    LocalStore(data / "stores" / "primary").put("docs", "new", io.BytesIO(b"new"))
+    assert run([*command, "--name", "2"]) == 0
+    (second,) = lines(capfd)
+    assert (second["items"], second["added"], second["removed"], second["grown"]) == (2, 1, 0, 3)
+    with Node.open(Settings(data=str(data))) as node:
+        assert [(size.items, size.bytes) for size in node.statistics.latest("primary")] == [(2, 10)]

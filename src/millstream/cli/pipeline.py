@@ -14,7 +14,9 @@ from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
 from millstream.cli.pipeline_duplication import duplication_command
 from millstream.cli.pipeline_ingest import ingest_command
+from millstream.cli.pipeline_statistics import statistics_command
 from millstream.cli.pipeline_verify import verify_command
+from millstream.cli.pipeline_warm import warm_command
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.report import Report, ReportResult
 from millstream.node import Node
@@ -40,7 +42,9 @@ pipeline.add_command(batch_command)
 pipeline.add_command(anchor_command)
 pipeline.add_command(audit_command)
 pipeline.add_command(duplication_command)
+pipeline.add_command(statistics_command)
 pipeline.add_command(verify_command)
+pipeline.add_command(warm_command)
 
 
 @pipeline.command()

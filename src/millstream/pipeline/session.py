@@ -6,19 +6,23 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.pipeline.archive import archive_path, using, writing
 from millstream.pipeline.connection import connected, is_connected
-from millstream.pipeline.errors import PipelineInputError, SessionBusyError
+from millstream.pipeline.errors import PipelineInputError, SessionBusyError, SessionStartError
 from millstream.pipeline.gateway import start_gateway
-from millstream.pipeline.java import find_java
+from millstream.pipeline.java import JavaCandidate, find_java
 from millstream.pipeline.scratch import scratch_folder
 from millstream.pipeline.source import register
+
+_STOPPING, _DUMPING = 20.0, 120.0
+"""Seconds that the Java machine has to end, and to write its archive of classes before."""
 
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
 _MEMORY = re.compile(r"[1-9]\d*[kKmMgGtT]")
@@ -58,27 +62,68 @@ def spark_session(
     Java machine sees its input close and ends too. Raises :class:`SessionBusyError`, :class:`JavaNotFoundError`,
     :class:`SessionStartError`, :class:`PipelineInputError`.
     """
-    options = options or SparkOptions()
+    options, work = options or SparkOptions(), work.absolute()
+    java = find_java(options.java_home)
+    classes = using(archive_path(work, java, quick=options.quick), java)
+    with _session(work, options, java, classes, clock or SystemClock()) as spark:
+        yield spark
+
+
+def warm_up(
+    work: Path, options: SparkOptions | None = None, *, clock: Clock | None = None
+) -> tuple[Path, float, float]:
+    """Write the archive of classes that sessions in *work* begin with; returns where it is, and two lengths of time in
+    seconds: what a session with a first query took without it, and what it takes with it.
+
+    Raises :class:`SessionStartError` where Java writes none, and what :func:`spark_session` raises.
+    """
+    options, work, clock = options or SparkOptions(), work.absolute(), clock or SystemClock()
+    java = find_java(options.java_home)
+    archive = archive_path(work, java, quick=options.quick)
+    archive.unlink(missing_ok=True)
+    draft = archive.with_suffix(".draft")
+    before = _time_query(work, options, java, writing(draft, java), clock)
+    if not draft.is_file():
+        raise SessionStartError(f"Java {java.version} at {java.executable} wrote no archive of classes")
+    draft.replace(archive)
+    return archive, before, _time_query(work, options, java, using(archive, java), clock)
+
+
+def _time_query(work: Path, options: SparkOptions, java: JavaCandidate, classes: Sequence[str], clock: Clock) -> float:
+    began = clock.monotonic()
+    with _session(work, options, java, classes, clock, patience=_DUMPING) as spark:
+        spark.sql("select id % 7 as k, count(*), sum(id) from range(1000) group by k").toArrow()
+        return round(clock.monotonic() - began, 3)
+
+
+@contextlib.contextmanager
+def _session(
+    work: Path,
+    options: SparkOptions,
+    java: JavaCandidate,
+    classes: Sequence[str],
+    clock: Clock,
+    *,
+    patience: float = _STOPPING,
+) -> Iterator[SparkSession]:
     if is_connected():
         raise SessionBusyError
-    java = find_java(options.java_home)
-    work = work.absolute()
     with scratch_folder(work) as scratch:
-        confs = _confs(options, scratch)
         gateway = start_gateway(
             java,
-            confs,
+            _confs(options, scratch),
             memory=options.driver_memory,
             quick=options.quick,
             work=work,
-            clock=clock or SystemClock(),
+            clock=clock,
+            more=classes,
         )
         try:
             with connected(gateway) as spark:
                 register(spark)
                 yield spark
         finally:
-            gateway.stop()
+            gateway.stop(patience)
 
 
 def cores_of(master: str) -> int | None:

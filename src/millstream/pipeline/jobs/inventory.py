@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -15,9 +16,10 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.mill.providers import is_system
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.listing import IdRange, cut_space, entries_within
 from millstream.pipeline.schema import spark_schema
 from millstream.stores import open_provider
-from millstream.stores.protocol import Entry, StoreError, all_entries
+from millstream.stores.protocol import Entry, Store, StoreError
 
 INVENTORY_SCHEMA = pa.schema(
     [
@@ -32,8 +34,17 @@ INVENTORY_SCHEMA = pa.schema(
 """One row a listed content item. ``store`` is the configured id; ``size`` in bytes, ``modified`` in microseconds since
 the epoch, UTC, null where the provider has none. A row with ``error`` is no item: there a listing broke off."""
 
-PLACE_SCHEMA = pa.schema([pa.field(name, pa.string()) for name in ("store", "url", "space", "error")])
-"""One row a space to list; with ``error`` (and an empty ``space``) a store that did not say what spaces it has."""
+PLACE_SCHEMA = pa.schema(
+    [
+        pa.field("number", pa.int32(), nullable=False),
+        *(pa.field(name, pa.string()) for name in ("store", "url", "space", "error", "after", "until")),
+    ]
+)
+"""One row a space to list, or a range of one (:class:`~millstream.pipeline.jobs.listing.IdRange`), numbered from 0;
+with ``error`` (and an empty ``space``) a store that did not say what spaces it has."""
+
+RANGES = 64
+"""The most ranges that a space is listed in, side by side. Local folders are listed in one: there it saves nothing."""
 
 _ROWS = 10_000
 _CHUNK = 1000
@@ -90,28 +101,35 @@ def run_inventory(
         began = clock.monotonic()
         places = find_places(stores, named)
         list_places(spark, places).write.parquet(str(folder.data))
-        record = _count(folder, places.num_rows)
+        record = _count(folder, len({(place["store"], place["space"]) for place in places.to_pylist()}))
         seconds = round(clock.monotonic() - began, 3)
         return Inventory(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)
 
 
 def find_places(stores: Mapping[str, str], spaces: Sequence[str] | None) -> pa.Table:
-    """Every space to list, rows of :data:`PLACE_SCHEMA`: of those named, or all but the system's own (``x-…``)."""
-    rows: list[dict[str, str | None]] = []
+    """Every range to list, rows of :data:`PLACE_SCHEMA`: of the spaces named, or all but the system's own (``x-…``)."""
+    rows: list[dict[str, Any]] = []
     for store, url in sorted(stores.items()):
+        place = {"store": store, "url": url, "space": "", "error": None, "after": "", "until": None}
         try:
-            found = open_provider(url).spaces()
+            provider = open_provider(url)
+            found = provider.spaces()
+            wanted = [space for space in found if (not is_system(space) if spaces is None else space in spaces)]
+            rows += [place | {"space": space} | cut for space in wanted for cut in _ranges(provider, space)]
         except (StoreError, OSError) as error:
-            rows.append({"store": store, "url": url, "space": "", "error": str(error)})
-            continue
-        wanted = [space for space in found if (not is_system(space) if spaces is None else space in spaces)]
-        rows.extend({"store": store, "url": url, "space": space, "error": None} for space in wanted)
-    return pa.Table.from_pylist(rows, PLACE_SCHEMA)
+            rows.append(place | {"error": str(error)})
+    numbered = [{"number": number, **row} for number, row in enumerate(rows)]
+    return pa.Table.from_pylist(numbered, PLACE_SCHEMA)
+
+
+def _ranges(provider: Store, space: str) -> list[dict[str, Any]]:
+    wanted = RANGES if provider.url.startswith("s3:") else 1
+    return [msgspec.structs.asdict(each) for each in cut_space(provider, space, wanted)]
 
 
 def list_places(spark: SparkSession, places: pa.Table) -> DataFrame:
     """The listings of *places*, rows of :data:`INVENTORY_SCHEMA`; each place is one part."""
-    frame = spark.createDataFrame(places).repartition(max(1, places.num_rows), "store", "space")
+    frame = spark.createDataFrame(places).repartitionById(max(1, places.num_rows), "number")
     return frame.mapInArrow(list_part, spark_schema(INVENTORY_SCHEMA)).select(*INVENTORY_SCHEMA.names)
 
 
@@ -122,10 +140,13 @@ def list_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from _list_place(**place)
 
 
-def _list_place(store: str, url: str, space: str, error: str | None) -> Iterator[pa.RecordBatch]:
+def _list_place(
+    *, number: int, store: str, url: str, space: str, error: str | None, after: str, until: str | None
+) -> Iterator[pa.RecordBatch]:
+    del number  # it has done its work
     if error is None:
         try:
-            entries = all_entries(open_provider(url), space, chunk=_CHUNK)
+            entries = entries_within(open_provider(url), space, IdRange(after, until), chunk=_CHUNK)
             while chunk := list(islice(entries, _ROWS)):
                 yield _to_arrow(store, space, chunk)
         except (StoreError, OSError) as broken:
