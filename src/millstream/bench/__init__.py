@@ -12,6 +12,7 @@ BENCHMARKS = {
     "log-flat": "millstream.bench.log_flat",
     "batching": "millstream.bench.batching",
     "batching-spark": "millstream.bench.batching_spark",
+    "pipeline": "millstream.bench.pipeline",
     "messaging": "millstream.bench.messaging",
     "anchoring": "millstream.bench.anchoring",
     "mill": "millstream.bench.mill",

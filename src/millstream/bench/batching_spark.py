@@ -131,8 +131,11 @@ class Work:
         return Sample(count / seconds, figures)
 
 
-def fleet_messages(count: int, sources: int, seed: int = 1) -> pa.Table:
-    """*count* messages of *sources* devices in order of receipt; each reports :data:`KEYS` keys once a period."""
+def fleet_messages(count: int, sources: int, seed: int = 1, *, body: int = _BODY) -> pa.Table:
+    """*count* messages of *sources* devices in order of receipt; each reports :data:`KEYS` keys once a period.
+
+    Bodies have *body* bytes, an even number.
+    """
     draw = np.random.Generator(np.random.PCG64(seed))
     number = np.arange(count)
     source, key = (number // KEYS) % sources, number % KEYS
@@ -147,15 +150,15 @@ def fleet_messages(count: int, sources: int, seed: int = 1) -> pa.Table:
             "key": keys.take(pa.array(key[order])),
             "event_time": pa.array(time[order]),
             "received_at": pa.array(received[order]),
-            "body": _bodies(draw, count),
+            "body": _bodies(draw, count, body),
         }
     )
 
 
-def _bodies(draw: np.random.Generator, count: int) -> pa.Array:
-    """*count* bodies of :data:`_BODY` hexadecimal digits."""
-    digits = draw.bytes(count * _BODY // 2).hex().encode("ascii")
-    offsets = np.arange(count + 1, dtype=np.int32) * _BODY
+def _bodies(draw: np.random.Generator, count: int, size: int) -> pa.Array:
+    """*count* bodies of *size* hexadecimal digits."""
+    digits = draw.bytes(count * size // 2).hex().encode("ascii")
+    offsets = np.arange(count + 1, dtype=np.int32) * size
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
 

@@ -25,9 +25,13 @@ from millstream.core.durable import write_durably
 @click.option("--quick", is_flag=True, help="The same as --size quick --runs 1: does it work?")
 @click.option("--payloads", metavar="LIST", help="Of the log: bytes a message, as in 4,100,1000.")
 @click.option("--packs", metavar="LIST", help="Of the log: messages that a sender sends at once, as in 200,10,1.")
-@click.option("--backends", metavar="LIST", help="Of the log: which of our stores, as in mariadb,sqlite,segments.")
+@click.option("--backends", metavar="LIST", help="Of log and pipeline: which of our stores, as in mariadb,sqlite.")
 @click.option("--peers", metavar="LIST", help="Of the log: which others, as in mariadb-rows,redis; none for none.")
-@click.option("--modes", metavar="LIST", help="Of the log: which comparisons, as in alone,both,processes,arrow,lone.")
+@click.option(
+    "--modes",
+    metavar="LIST",
+    help="Which comparisons, of log (alone,both,arrow) or pipeline (read,plan).",
+)
 @click.option("--senders", metavar="N", help="Of the log: how many send at once.")
 @click.option("--kind", metavar="KIND", help="Of the log: senders are coroutines or threads.")
 @click.option("--seconds", metavar="S", help="Of the log: about how long each contender writes, each time.")

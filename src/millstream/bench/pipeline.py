@@ -1,0 +1,345 @@
+"""The jobs on Spark, at one, ten and a hundred times a base size: what a record costs, and what memory it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import itertools
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millstream.batching import BatchConfig
+from millstream.bench.batching_spark import fleet_messages
+from millstream.bench.fleet import MAX_DELAY, WINDOW
+from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import InputError
+from millstream.log import LogSpec, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BASE: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 100_000}
+"""Messages of the smallest log, and files' rows."""
+
+ITEMS: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 20_000}
+"""Items of the smallest listing."""
+
+SWEPT: dict[Size, tuple[int, int]] = {"quick": (20, 10_000), "small": (200, 500_000), "full": (2_000, 1_000_000)}
+"""Items that are swept, and their bytes."""
+
+STEPS: dict[Size, tuple[int, ...]] = {"quick": (1,), "small": (1, 10), "full": (1, 10, 100)}
+
+MODES = ("read", "ingest", "anchor", "sweep", "plan")
+ROUNDS = 3
+
+_BODY = 100
+_SOURCES = 1000
+
+
+def comparisons(
+    size: Size, folder: Path, *, modes: str = ",".join(MODES), backends: str = "sqlite"
+) -> Iterator[Comparison]:
+    """One comparison a job (*modes*), and for reading one a store of logs (*backends*: sqlite, segments, mariadb)."""
+    from millstream.pipeline.session import SparkOptions, spark_session
+
+    wanted, stores = _chosen(modes, MODES), _chosen(backends, ("sqlite", "segments", "mariadb"))
+    with contextlib.ExitStack() as held:
+        spark = held.enter_context(spark_session(folder / "spark", SparkOptions()))
+        work = Work(spark, folder, SystemClock())
+        counts = [BASE[size] * step for step in STEPS[size]]
+        if "read" in wanted:
+            for backend in stores:
+                yield work.read(backend, held.enter_context(_place(backend, folder)), counts)
+        if "ingest" in wanted:
+            yield work.ingest(counts)
+        if "anchor" in wanted:
+            yield work.anchor(counts)
+        if "sweep" in wanted:
+            yield work.sweep(*SWEPT[size])
+        if "plan" in wanted:
+            yield work.plan([ITEMS[size] * step for step in STEPS[size]])
+
+
+class Work:
+    """What the jobs work on, in *folder*, and the jobs."""
+
+    def __init__(self, spark: SparkSession, folder: Path, clock: Clock) -> None:
+        self._spark, self._folder, self._clock = spark, folder, clock
+        self._url = f"sqlite:///{folder / 'log.db'}"
+        self._turns = itertools.count()
+
+    def read(self, backend: str, url: str, counts: Sequence[int]) -> Comparison:
+        """A log as a DataFrame: all columns counted, and grouped by source."""
+        for count in counts:
+            _write(url, count, 1)
+        runs = [("count()", self._count), ("group by source", self._group)]
+        return Comparison(
+            title=f"Reading a log of {backend} as a DataFrame",
+            unit="messages/s",
+            conditions=f"bodies of {_BODY} bytes, blocks in {backend}, master local[*]; all columns cross to Spark",
+            contenders=[
+                Contender(f"{name}, {count:,}", functools.partial(run, url, count))
+                for name, run in runs
+                for count in counts
+            ],
+        )
+
+    def ingest(self, counts: Sequence[int]) -> Comparison:
+        """JSON lines into a log."""
+        for count in counts:
+            _write_lines(self._folder / f"lines-{count}", count)
+        return self._compare(
+            "JSON lines into a log", "rows of 150 bytes or so, in files of 50,000", self._ingest, counts
+        )
+
+    def anchor(self, counts: Sequence[int]) -> Comparison:
+        """From a log to anchors in the ledger."""
+        for count in counts:
+            _write(self._url, count, 1)
+        conditions = f"{_SOURCES:,} sources; batches, batch files, Merkle roots, ledger, read back by the observer"
+        return self._compare("From a log to its anchors (history)", conditions, self._anchor, counts)
+
+    def plan(self, counts: Sequence[int]) -> Comparison:
+        """The join of two listings and the manifest of both."""
+        for count in counts:
+            _write_listings(self._folder / f"listing-{count}", count)
+        conditions = "N × N items listed and recorded, of which one in a hundred differs; listing itself is not in it"
+        return self._compare("Planning duplication", conditions, self._plan, counts, unit="items/s")
+
+    def sweep(self, items: int, size: int) -> Comparison:
+        """Every bit of a store, hashed and judged; against ``sha256sum`` in as many processes as there are cores."""
+        from millstream.stores import LocalStore
+
+        store = LocalStore(self._folder / "store")
+        store.create_space("docs")
+        draw = np.random.Generator(np.random.PCG64(2))
+        for number in range(items):
+            store.put("docs", f"item-{number}", io.BytesIO(draw.bytes(size)))
+        return Comparison(
+            title="Sweeping every bit",
+            unit="MB/s",
+            conditions=f"{items:,} items of {size:,} bytes in a local folder, in the page cache; SHA-256",
+            contenders=[
+                Contender("sha256sum under xargs -P", functools.partial(self._sha256sum, store.url, items * size)),
+                Contender("integrity", functools.partial(self._sweep, store.url, items, items * size)),
+            ],
+        )
+
+    def _compare(
+        self, title: str, conditions: str, run: Callable[[int], Sample], counts: Sequence[int], unit: str = "messages/s"
+    ) -> Comparison:
+        contenders = [Contender(f"{count:,}", functools.partial(run, count)) for count in counts]
+        return Comparison(title=title, unit=unit, conditions=f"{conditions}; master local[*]", contenders=contenders)
+
+    def _count(self, url: str, count: int) -> Sample:
+        from millstream.pipeline.source import read_log
+
+        with self._timed() as sample:
+            found = read_log(self._spark, url, _log(count)).selectExpr("count(body)", "sum(event_time)").collect()[0][0]
+        return sample(_checked(found, count))
+
+    def _group(self, url: str, count: int) -> Sample:
+        from millstream.pipeline.source import read_log
+
+        with self._timed() as sample:
+            frame = read_log(self._spark, url, _log(count), columns=["source", "event_time"])
+            rows = frame.groupBy("source").agg({"event_time": "max", "*": "count"}).collect()
+        return sample(_checked(sum(row["count(1)"] for row in rows), count))
+
+    def _ingest(self, count: int) -> Sample:
+        from millstream.pipeline.jobs.ingest import default_staging, run_ingest
+        from millstream.pipeline.jobs.parsing import Rules
+        from millstream.pipeline.jobs.sourcefiles import find_files
+
+        files = find_files([self._folder / f"lines-{count}"])
+        with self._timed() as sample:
+            done = run_ingest(
+                self._spark, self._url, self._new("ingested"), files, Rules(), staging=default_staging(self._folder)
+            )
+        return sample(_checked(done.record.rows_out, count))
+
+    def _anchor(self, count: int) -> Sample:
+        from millstream.node import Node
+        from millstream.pipeline.jobs.anchor import anchor_history
+        from millstream.pipeline.jobs.batch import run_batch
+        from millstream.settings import Settings
+
+        rules = BatchConfig(WINDOW, MAX_DELAY)
+        settings = Settings(data=str(self._folder / self._new("node")))
+        with self._timed() as sample, Node.open(settings, create=True) as node:
+            job = run_batch(self._spark, node.folder / "jobs", self._url, _log(count), rules, clock=self._clock)
+            done = anchor_history(job, _log(count), node.batch_writer, msgspec.to_builtins(rules))
+        return sample(_checked(done.messages, count))
+
+    def _sweep(self, url: str, items: int, size: int) -> Sample:
+        import sqlalchemy as sa
+
+        from millstream.mill.manifest import Manifest
+        from millstream.pipeline.jobs.integrity import run_integrity
+        from millstream.pipeline.jobs.report import run_report
+
+        rows = Manifest(sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)).rows()
+        with self._timed() as sample:
+            jobs = self._folder / self._new("sweep")
+            sweep = run_integrity(self._spark, jobs, "run", {"store": url}, rows, clock=self._clock)
+            run_report(self._spark, jobs, sweep, clock=self._clock)
+        _checked(sweep.record.rows_out, items)
+        return sample(size / 1e6)
+
+    def _sha256sum(self, url: str, size: int) -> Sample:
+        folder = Path(url.removeprefix("file://"))
+        find = ["find", str(folder), "-type", "f", "-path", "*item-*", "-print0"]
+        hashing = ["xargs", "-0", "-P", str(len(os.sched_getaffinity(0))), "-n", "50", "sha256sum"]
+        with self._timed() as sample:
+            listed = subprocess.run(find, stdout=subprocess.PIPE, check=True).stdout
+            subprocess.run(hashing, input=listed, stdout=subprocess.DEVNULL, check=True)
+        return sample(size / 1e6)
+
+    def _plan(self, count: int) -> Sample:
+        from millstream.mill.policy import Pair
+        from millstream.pipeline.jobs.duplication import RECORDED_SCHEMA, find_differences, join_copies
+        from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
+        from millstream.pipeline.schema import read_parquet
+
+        folder, target = self._folder / f"listing-{count}", self._folder / self._new("plan")
+        with self._timed() as sample:
+            listed = read_parquet(self._spark, folder / "listed.parquet", INVENTORY_SCHEMA)
+            recorded = read_parquet(self._spark, folder / "recorded.parquet", RECORDED_SCHEMA)
+            find_differences(join_copies(listed, recorded, Pair("a", "b"))).write.parquet(str(target))
+        _checked(sum(pq.read_metadata(path).num_rows for path in target.glob("*.parquet")), count // 100)
+        return sample(count)
+
+    def _new(self, name: str) -> str:
+        return f"{name}-{next(self._turns)}"
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[Callable[[float], Sample]]:
+        """A function that makes the sample of the time in the block, given how much was done in it."""
+        began = self._clock.monotonic()
+        ended: list[float] = []
+        yield lambda amount: Sample(amount / (ended[0] - began), {"seconds": ended[0] - began, **_memory()})
+        ended.append(self._clock.monotonic())
+
+
+def _memory() -> dict[str, float]:
+    """The most memory so far, in megabytes, of the driver (Python and Java), and of all Python workers now."""
+    java = [pid for pid in _children(os.getpid()) if "java" in _name(pid)]
+    daemons = [pid for machine in java for pid in _children(machine)]
+    workers = daemons + [pid for daemon in daemons for pid in _children(daemon)]
+    peak = sum(_status(pid, "VmHWM") for pid in (os.getpid(), *java))
+    return {"driver MB": peak / 1000, "workers MB": sum(_status(pid, "RssAnon") for pid in workers) / 1000}
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        found = [path.read_text("ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        return [int(word) for words in found for word in words]
+    return []
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
+    return ""
+
+
+def _status(pid: int, figure: str) -> int:
+    """A figure of a process in kilobytes; 0 where it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
+            if line.startswith(f"{figure}:"):
+                return int(line.split()[1])
+    return 0
+
+
+@contextlib.contextmanager
+def _place(backend: str, folder: Path) -> Iterator[str]:
+    """The URL of an empty store of logs."""
+    if backend != "mariadb":
+        yield f"sqlite:///{folder / 'read.db'}" if backend == "sqlite" else f"segments:///{folder / 'read'}"
+        return
+    import sqlalchemy as sa
+
+    from millstream.testing.services import private
+
+    with private("mariadb-whole") as server:
+        engine = sa.create_engine(server.url.replace("mysql:", "mysql+pymysql:"), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(sa.text("create database bench"))
+        engine.dispose()
+        yield f"{server.url}bench"
+
+
+def _log(count: int) -> str:
+    return f"fleet-{count}"
+
+
+def _write(url: str, count: int, seed: int) -> None:
+    """A log of *count* messages, unless it is there."""
+    with open_store(url) as store:
+        log = store.log(LogSpec(_log(count)))
+        if log.last_id:
+            return
+        with log.writer() as writer:
+            for batch in _messages(count, seed).to_batches(max_chunksize=65_536):
+                writer.append(batch)
+
+
+def _messages(count: int, seed: int) -> pa.Table:
+    return fleet_messages(count, _SOURCES, seed, body=_BODY)
+
+
+def _write_lines(folder: Path, count: int) -> None:
+    from millstream.core.message import Message, encode_line
+
+    folder.mkdir()
+    for number, part in enumerate(_messages(count, 3).to_batches(max_chunksize=50_000)):
+        with (folder / f"{number}.jsonl").open("wb") as file:
+            file.writelines(encode_line(Message(**row)) + b"\n" for row in part.to_pylist())
+
+
+def _write_listings(folder: Path, count: int) -> None:
+    """Two listings of the same *count* items and the manifest of both; one in a hundred has changed since."""
+    from millstream.pipeline.jobs.duplication import RECORDED_SCHEMA
+    from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
+
+    folder.mkdir()
+    names = pa.array([f"folder-{number % 1000}/item-{number:010}" for number in range(count)])
+    changed = np.arange(count) % 100 == 0
+    with (
+        pq.ParquetWriter(folder / "listed.parquet", INVENTORY_SCHEMA) as listed,
+        pq.ParquetWriter(folder / "recorded.parquet", RECORDED_SCHEMA) as recorded,
+    ):
+        for store in ("a", "b"):
+            given: dict[str, Any] = {
+                "store": pa.repeat(store, count), "space": pa.repeat("docs", count), "content_id": names,
+                "size": pa.repeat(pa.scalar(1000, pa.int64()), count), "modified": pa.array(np.where(changed, 9, 1)),
+                "error": pa.nulls(count, pa.string()), "sha256": names, "deleted": pa.repeat(False, count),
+            }  # fmt: skip
+            listed.write_table(pa.table([given[name] for name in INVENTORY_SCHEMA.names], schema=INVENTORY_SCHEMA))
+            given["modified"] = pa.repeat(pa.scalar(2, pa.int64()), count)
+            recorded.write_table(pa.table([given[name] for name in RECORDED_SCHEMA.names], schema=RECORDED_SCHEMA))
+
+
+def _chosen(text: str, known: Sequence[str]) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            raise InputError(f"{name!r} is none of {', '.join(known)}")
+    return names
+
+
+def _checked(found: int, wanted: int) -> int:
+    if found != wanted:
+        raise AssertionError(f"{found} of {wanted} came out")
+    return wanted

@@ -1,0 +1,39 @@
+"""The benchmark of the pipeline does the work that it times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millstream.bench.pipeline import Work, comparisons
+from millstream.core.clock import SystemClock
+from millstream.core.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(600)
+def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> None:
+    work = Work(spark, tmp_path, SystemClock())
+    measured = [
+        work.read("sqlite", f"sqlite:///{tmp_path / 'read.db'}", [500]),
+        work.ingest([500]),
+        work.anchor([500]),
+        work.sweep(5, 1000),
+        work.plan([500]),
+    ]
+    samples = [contender.run() for comparison in measured for contender in comparison.contenders]
+    assert len(samples) == 7
+    for sample in samples:
+        assert sample.value > 0
+        assert sample.figures["driver MB"] > 50
+
+
+def test_a_part_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'write' is none of read, ingest"):
+        next(comparisons("quick", tmp_path, modes="write"))
