@@ -14,6 +14,7 @@ from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
 from millstream.cli.pipeline_duplication import duplication_command
 from millstream.cli.pipeline_ingest import ingest_command
+from millstream.cli.pipeline_progress import shown
 from millstream.cli.pipeline_statistics import statistics_command
 from millstream.cli.pipeline_verify import verify_command
 from millstream.cli.pipeline_warm import warm_command
@@ -56,7 +57,7 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
     """List what is in the spaces of all stores, into Parquet files; exit code 1 if a store could not be listed."""
     from millstream.pipeline.jobs.inventory import run_inventory
 
-    with Node.open(settings) as node, node.spark() as spark:
+    with Node.open(settings) as node, node.spark() as spark, shown(spark, "inventory"):
         run = name or _run_name(node, "inventory", "snapshot", spaces)
         found = run_inventory(
             spark, node.folder / "jobs", run, settings.store_urls, spaces=spaces or None, clock=node.clock
@@ -112,7 +113,7 @@ def _sweep(node: Node, run: str, spaces: tuple[str, ...]) -> Judged:
     from millstream.pipeline.jobs.report import run_report
 
     jobs, stores = node.folder / "jobs", node.settings.store_urls
-    with node.spark() as spark:
+    with node.spark() as spark, shown(spark, "integrity"):
         sweep = run_integrity(spark, jobs, run, stores, node.manifest.rows(), spaces=spaces or None, clock=node.clock)
         return run_report(spark, jobs, sweep, clock=node.clock)
 

@@ -62,7 +62,7 @@ class Statistics:
     def latest(self, store: str | None = None) -> Sequence[SpaceSize]:
         """The last size of every space, of one *store* or of all, sorted."""
         row = _statistics.c
-        columns: tuple[Any, ...] = (row.store, row.space, sa.func.max(row.at), row.items, row.bytes)
+        columns: tuple[Any, ...] = (row.store, row.space, sa.func.max(row.at), row["items"], row.bytes)
         query = sa.select(*columns).group_by(row.store, row.space).order_by(row.store, row.space)
         return self._read(query if store is None else query.where(row.store == store))
 
@@ -70,7 +70,7 @@ class Statistics:
         """The mean size of a space in each period that has figures, the oldest first; ``at`` is when it began."""
         row, length = _statistics.c, int(period) * MICROSECONDS
         began = row.at // length * length
-        columns: tuple[Any, ...] = (row.store, row.space, began, sa.func.avg(row.items), sa.func.avg(row.bytes))
+        columns: tuple[Any, ...] = (row.store, row.space, began, sa.func.avg(row["items"]), sa.func.avg(row.bytes))
         query = sa.select(*columns).where(row.store == store, row.space == space).group_by(began).order_by(began)
         return self._read(query)
 
