@@ -15,7 +15,12 @@ from pathlib import Path
 from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.log.servers import Servers
 from millstream.bench.messaging.official import run_official
-from millstream.bench.messaging.ours import receive_ours, send_batches_ours, send_singly_ours
+from millstream.bench.messaging.ours import (
+    receive_ours,
+    send_batches_ours,
+    send_gathered_ours,
+    send_singly_ours,
+)
 from millstream.bench.messaging.peer import receive_nats, send_batches_nats, send_singly_nats
 from millstream.bench.messaging.work import BODY, Work
 from millstream.core.errors import MillstreamError
@@ -42,6 +47,7 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
             "Single sends", "messages/s", f"64 at a time, {body}",
             [
                 *_contenders({"our client, our broker": ours}, send_singly_ours, singly),
+                *_contenders({"our client that gathers, our broker": ours}, send_gathered_ours, singly),
                 *_official(ours, "send", singly),
                 *_contenders(peers, send_singly_nats, singly),
             ],

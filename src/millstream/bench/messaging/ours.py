@@ -15,6 +15,11 @@ def send_singly_ours(work: Work) -> Sample:
     return asyncio.run(_send_singly(work))
 
 
+def send_gathered_ours(work: Work) -> Sample:
+    """Each message in a send of its own, those of the same moment in one call."""
+    return asyncio.run(_send_singly(work, linger=0.0))
+
+
 def send_batches_ours(work: Work) -> Sample:
     """A thousand messages a call, four calls under way."""
     return asyncio.run(_send_batches(work))
@@ -25,9 +30,9 @@ def receive_ours(work: Work) -> Sample:
     return asyncio.run(_receive(work))
 
 
-async def _send_singly(work: Work) -> Sample:
+async def _send_singly(work: Work, linger: float | None = None) -> Sample:
     topic = work.topic()
-    async with Producer(work.place, [topic]) as producer:
+    async with Producer(work.place, [topic], linger=linger) as producer:
         turns, delays, meter = iter(range(work.count)), list[float](), Meter(work.servers)
 
         async def send() -> None:

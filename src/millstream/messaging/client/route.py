@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -36,7 +37,7 @@ class Queue(msgspec.Struct, frozen=True):
         return self.permission in _WRITABLE and self.broker_id == 0
 
 
-class Route(msgspec.Struct, frozen=True):
+class Route(msgspec.Struct, frozen=True, dict=True):
     """All queues of ``topic``."""
 
     topic: str
@@ -52,13 +53,18 @@ class Route(msgspec.Struct, frozen=True):
         """The queues for consumers."""
         return [queue for queue in self.queues if queue.is_readable]
 
-    @property
+    @cached_property
     def writable(self) -> Sequence[Queue]:
         """The queues for producers. Raises :class:`ResourceNotFoundError` where there is none."""
         found = [queue for queue in self.queues if queue.is_writable]
         if not found:
             raise ResourceNotFoundError(f"topic {self.topic} has no queue to write to")
         return found
+
+    @cached_property
+    def brokers(self) -> int:
+        """How many brokers have a queue for producers."""
+        return len({queue.broker for queue in self.writable})
 
 
 def read_queue(wire: v2.MessageQueue) -> Queue:
@@ -83,11 +89,15 @@ def candidates(route: Route, turn: int, isolated: Collection[Endpoints], count: 
     One a broker, of brokers that are not *isolated*; where all of them are, one a broker all the same.
     """
     ring = route.writable
-    ring = [ring[(turn + step) % len(ring)] for step in range(len(ring))]
-    healthy = [queue for queue in ring if queue.endpoints not in isolated]
     by_broker: dict[str, Queue] = {}
-    for queue in healthy or ring:
-        by_broker.setdefault(queue.broker, queue)
+    for step in range(len(ring)):
+        queue = ring[(turn + step) % len(ring)]
+        if queue.broker not in by_broker and (not isolated or queue.endpoints not in isolated):
+            by_broker[queue.broker] = queue
+            if len(by_broker) == min(route.brokers, count):
+                break
+    if not by_broker:
+        return candidates(route, turn, (), count)
     return list(by_broker.values())[: max(count, 1)]
 
 

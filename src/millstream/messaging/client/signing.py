@@ -45,14 +45,22 @@ class Signer:
             self._fixed += (("x-mq-namespace", namespace),)
         if credentials is not None and credentials.session_token:
             self._fixed += (("x-mq-session-token", credentials.session_token),)
+        self._second = -1
+        self._signed: Headers = ()
 
     def headers(self) -> Headers:
         """The headers of one call; the last is its id, ``x-mq-request-id``."""
-        time = datetime.fromtimestamp(self._clock.now() / MICROSECONDS, UTC).strftime("%Y%m%dT%H%M%SZ")
+        second = self._clock.now() // MICROSECONDS
+        if second != self._second:
+            self._second, self._signed = second, self._sign(second)
+        return (*self._signed, ("x-mq-request-id", str(uuid.uuid4())))
+
+    def _sign(self, second: int) -> Headers:
+        time = datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%SZ")
         found = (*self._fixed, ("x-mq-date-time", time))
-        if self._credentials is not None:
-            found = (*found, ("authorization", authorization(self._credentials, time)))
-        return (*found, ("x-mq-request-id", str(uuid.uuid4())))
+        if self._credentials is None:
+            return found
+        return (*found, ("authorization", authorization(self._credentials, time)))
 
 
 def authorization(credentials: Credentials, time: str) -> str:
