@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
@@ -144,7 +145,13 @@ class MillNode(abc.ABC):
     @cached_property
     def reporter(self) -> Reporter:
         """Makes reports, and writes down in a ledger that they were made."""
-        return Reporter(self.reports, self.bit_log, account=self.settings.mill.account, anchor=self.anchor_report)
+        return Reporter(
+            self.reports,
+            self.bit_log,
+            account=self.settings.mill.account,
+            anchor=self.anchor_report,
+            kinds={name: urlsplit(store.url).scheme for name, store in self.providers.items()},
+        )
 
     @cached_property
     def check_writer(self) -> CheckWriter:

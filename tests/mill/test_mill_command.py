@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
+from millstream.core.canonical import canonical_json
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit, remove
 
@@ -171,3 +172,33 @@ def test_a_worker_drains_or_ends_in_order_on_sigterm(data: Path, mill: Run) -> N
         child.send_signal(signal.SIGTERM)
         assert json.loads(child.stdout.read())["done"] == 0
         assert child.wait(30) == 0
+
+
+def test_reports_are_chained_anchored_and_shown(
+    data: Path, mill: Run, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    mill("duplicate")
+    for _ in range(2):
+        assert mill("check")[0] == 0
+    page = data / "page.html"
+    assert run(["mill", "report", "--verify", "--html", str(page), "--data", str(data)]) == 0
+    lines = capsysbinary.readouterr().out.decode().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["one/s", "three/s", "two/s"]
+    assert page.read_text().count("SUCCESS</strong>") == 3
+    last = data / "reports" / "two" / "s" / "000002"
+    assert last.with_suffix(".tsv").read_text().splitlines()[1].split("\t")[2:4] == ["two", "file"]
+    report = json.loads(last.with_suffix(".json").read_bytes())
+    report["bytes"] += 1
+    last.with_suffix(".json").write_bytes(canonical_json(report))
+    assert run(["mill", "report", "--verify", "--data", str(data)]) == 1
+    assert b"two/s: " in (out := capsysbinary.readouterr().out) and b"1 of its reports are not in the ledger" in out
+
+
+def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    code, sizes = mill("statistics", "--count")
+    assert code == 0
+    assert {(size["store"], size["items"], size["bytes"]) for size in sizes} == {
+        (store, 4, 24) for store in ("one", "two", "three")
+    }
+    assert mill("statistics", "two")[1] == [size for size in sizes if size["store"] == "two"]

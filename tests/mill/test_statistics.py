@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.statistics import Period, SpaceSize, Statistics
+from millstream.mill.place import Place
+from millstream.mill.processor import Registry, Sink
+from millstream.mill.statistics import Period, SpaceSize, Statistics, StatisticsProcessor
+from millstream.mill.tasks import StorageStatistics, encode_task
+from millstream.mill.workers import WorkerManager
 
 
 def test_sizes_are_kept_and_averaged_by_period() -> None:
@@ -21,3 +27,15 @@ def test_sizes_are_kept_and_averaged_by_period() -> None:
         SpaceSize("a", "docs", 0, 2, 20),
         SpaceSize("a", "docs", day, 7, 70),
     ]
+
+
+def test_a_task_counts_the_live_items_of_a_space_and_their_bytes(world: Any) -> None:
+    for name, body in (("a", b"12345"), ("b", b"123"), ("c", b"1")):
+        world.put(Place("1", "s", name), body)
+    world.record(Place("1", "s", "c"), None, deleted=True)
+    statistics, queue = Statistics(world.engine), world.queue("storage-statistics")
+    registry = Registry({StorageStatistics: StatisticsProcessor(world.manifest, statistics, world.providers)})
+    queue.put([encode_task(StorageStatistics("1", "s")), encode_task(StorageStatistics("2", "none"))])
+    WorkerManager([queue], registry, Sink(world.manifest, {}), world.clock).run_until_drained()
+    now = world.clock.now()
+    assert statistics.latest() == [SpaceSize("1", "s", now, 2, 8), SpaceSize("2", "none", now, 0, 0)]

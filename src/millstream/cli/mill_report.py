@@ -36,6 +36,8 @@ def report(
         places = chosen_spaces(node, store, space, known=node.reports.spaces())
         latest = [node.reports.latest(*place) for place in places]
         now = node.clock.now()
+        if html is not None:
+            write_durably(html, "".join(overview(places, latest, now)).encode())
         if verify:
             return _verify(node, places)
         for place, found in zip(places, latest, strict=True):
@@ -43,8 +45,6 @@ def report(
                 click.echo(f"{place[0]}/{place[1]}: never checked; run `millstream mill check`", err=True)
             else:
                 print_report(found, as_json, now)
-    if html is not None:
-        write_durably(html, "".join(overview(places, latest, now)).encode())
     return 0 if all(found is not None and found.result == ReportResult.SUCCESS for found in latest) else 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from millstream.mill.bit_log import BitLog
 from millstream.mill.bitcheck import Verdict
@@ -26,13 +26,21 @@ Anchor = Callable[[Report], object]
 class Reporter:
     """Keeps the reports of an *account* in *folder*, with the rows of *bit_log* as their table of text.
 
-    Each is handed to *anchor* once it is kept; where that fails, the next report of the space catches up.
+    Each is handed to *anchor* once it is kept; a report that was kept and not anchored is anchored when its task comes
+    again. *kinds* are the kinds of stores by id (``file``, ``s3``), for the table.
     """
 
     def __init__(
-        self, folder: ReportFolder, bit_log: BitLog, *, account: str = "local", anchor: Anchor | None = None
+        self,
+        folder: ReportFolder,
+        bit_log: BitLog,
+        *,
+        account: str = "local",
+        anchor: Anchor | None = None,
+        kinds: Mapping[str, str] | None = None,
     ) -> None:
         self._folder, self._bit_log, self._account, self._anchor = folder, bit_log, account, anchor
+        self._kinds = kinds or {}
 
     def make(self, tally: SpaceTally, store: str, space: str, *, since: int, until: int) -> Report:
         """The report of *tally*, of checks from *since* to *until* (microseconds)."""
@@ -48,7 +56,8 @@ class Reporter:
         report = self._kept(store, space, since)
         if report is None:
             results = _merged(self._bit_log.results(store, space, since=since), more)
-            self._folder.save(made, tsv_lines(results, account=self._account))
+            kind = self._kinds.get(store, "")
+            self._folder.save(made, tsv_lines(results, account=self._account, store_type=kind))
             report = self._kept(store, space, since) or made
         if self._anchor is not None:
             self._anchor(report)

@@ -177,7 +177,8 @@ def _run(*arguments: str) -> None:
 
 
 def _listed(folder: Path, items: int) -> Sample:
-    command = [sys.executable, "-m", "millstream.bench.mill.listed", str(folder), str(items)]
+    code = "from millstream.bench.mill.listed import main; main()"
+    command = [sys.executable, "-c", code, str(folder), str(items)]
     printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
     seconds, memory = map(float, printed.split())
     return Sample(items / seconds, {"seconds": seconds, "MiB at most": memory})

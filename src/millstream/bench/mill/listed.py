@@ -1,7 +1,7 @@
 """A loop of the producer over many listed items without a change, in a process of its own whose memory is measured.
 
-``python -m millstream.bench.mill.listed FOLDER ITEMS`` prints the seconds that the loop took and the most memory (MiB)
-that the process held. The stores only list; the manifest is a real one.
+:func:`main` prints the seconds that the loop took and the most memory (MiB) that the process held. The stores only
+list; the manifest is a real one.
 """
 
 from __future__ import annotations
@@ -73,5 +73,6 @@ def _name(number: int) -> str:
     return f"i{number:09}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the loop over the folder and the number of items that the command line names."""
     print(*loop(Path(sys.argv[1]), int(sys.argv[2])))
