@@ -12,13 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.anchoring import replay
+from millstream.anchoring.feed import encode_batches
 from millstream.batching import EventBatch
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
-from millstream.pipeline.jobs.anchor import encode_batches
 from millstream.pipeline.jobs.audit import Audited, audit_anchors
 from millstream.settings import AnchoringSettings, Settings
 from millstream.testing.damage import flip_bit, remove
