@@ -6,6 +6,9 @@ import contextlib
 import csv
 import gzip
 import json
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.cli.main import run
+from millstream.core.clock import SystemClock
 from millstream.core.message import Message, encode_line
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
@@ -32,7 +36,7 @@ from millstream.pipeline.staging import Staging
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 TOPIC = parse_selector("topic")
 RECORDS = Rules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.at")))
@@ -57,6 +61,34 @@ def simple(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
 def ingest(spark: SparkSession, url: str, folder: Path, rules: Rules | None = None, log: str = "in") -> Ingested:
     staging = (folder.parent / "staging").as_uri()
     return run_ingest(spark, url, log, find_files([folder]), rules or Rules(), staging=staging)
+
+
+INGEST = """
+    import sys
+    from pathlib import Path
+    from millstream.pipeline.jobs.ingest import run_ingest
+    from millstream.pipeline.jobs.parsing import Rules
+    from millstream.pipeline.jobs.sourcefiles import find_files
+    from millstream.pipeline.session import SparkOptions, spark_session
+
+    folder, url = Path(sys.argv[1]), sys.argv[2]
+    with spark_session(folder / "work", SparkOptions(master="local[2]")) as spark:
+        staging = (folder / "staging").as_uri()
+        run_ingest(spark, url, "in", find_files([folder / "files"]), Rules(), staging=staging)
+"""
+
+
+def await_messages(url: str, child: subprocess.Popen[bytes]) -> None:
+    """Wait until the log has some messages; *child* appends them."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + 240
+    while True:
+        with open_store(url) as store:
+            if "in" in store.logs() and store.log(LogSpec("in")).last_id:
+                return
+        assert child.poll() is None, "the ingest ended before anybody saw a message of it"
+        assert clock.monotonic() < deadline
+        clock.sleep(0.002)
 
 
 class TestOnSpark:
@@ -113,6 +145,20 @@ class TestOnSpark:
         second = lines(tmp_path / "files/b.jsonl", 50, 60)
         ingest(spark, log_url, tmp_path / "files")
         assert simple(read(log_url, "in")) == simple(first + second)
+
+    def test_a_driver_that_is_killed_while_it_appends_leaves_nothing_out_and_nothing_twice(
+        self, spark: SparkSession, tmp_path: Path, log_url: str
+    ) -> None:
+        written = [m for n in range(40) for m in lines(tmp_path / f"files/{n:03}.jsonl", 500 * n, 500 * n + 500)]
+        command = [sys.executable, "-c", textwrap.dedent(INGEST), str(tmp_path), log_url]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        try:
+            await_messages(log_url, child)
+        finally:
+            child.kill()
+            child.wait()
+        ingest(spark, log_url, tmp_path / "files")
+        assert simple(read(log_url, "in")) == simple(written)
 
     def test_a_second_driver_is_refused(self, spark: SparkSession, tmp_path: Path, log_url: str) -> None:
         lines(tmp_path / "files/a.jsonl", 0, 1)
