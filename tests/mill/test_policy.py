@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.core.clock import VirtualClock
 from millstream.mill.errors import PolicyError
 from millstream.mill.located_json import Items, Members, Node, Scalar, Text, parse_located
 from millstream.mill.policy import Pair, Policy, encode_policy, parse_accounts, parse_policy
 from millstream.mill.policy_lint import find_cycle, lint_policy
 from millstream.mill.policy_places import MAX_BYTES
-from millstream.mill.policy_repository import PolicyRepository
+from millstream.mill.policy_repository import REFRESH_SECONDS, PolicyRepository, Refreshed
 from millstream.stores import MemoryStore
 
 SAMPLE = """{
@@ -240,3 +241,28 @@ def test_one_broken_file_leaves_no_policy_in_force(
 
 def test_the_accounts_of_the_document_load() -> None:
     assert parse_accounts('[ "account1" , "account2" ]', "f") == ("account1", "account2")
+
+
+def test_policies_that_change_are_in_force_a_minute_later_and_a_broken_file_leaves_them_as_they_were(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    policies = Refreshed(PolicyRepository.in_folder(tmp_path), clock)
+    (tmp_path / "duplication-accounts.json").write_text('["me"]')
+    with pytest.raises(PolicyError, match="there is no me-duplication-policy"):
+        policies()
+    file = tmp_path / "me-duplication-policy.json"
+    file.write_text('{"spacesToIgnore": ["a"]}')
+    assert policies().by_account["me"].ignored == ("a",)
+    file.write_text('{"spacesToIgnore": ["b"]}')
+    clock.advance(REFRESH_SECONDS - 1)
+    assert policies().by_account["me"].ignored == ("a",)
+    clock.advance(1)
+    assert policies().by_account["me"].ignored == ("b",)
+    file.write_text("{")
+    clock.advance(REFRESH_SECONDS)
+    assert policies().by_account["me"].ignored == ("b",)
+    assert "stay in force" in caplog.text
+    file.write_text('{"spacesToIgnore": ["c"]}')
+    clock.advance(REFRESH_SECONDS)
+    assert policies().by_account["me"].ignored == ("c",)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from millstream.mill.errors import UnknownPoolError
-from millstream.mill.tasks import QueueName
+from millstream.mill.tasks import BitCheck, QueueName, decode_task, encode_task
 from millstream.mill.worker_pools import ALL, POOLS, queues_of
+from millstream.node import Node
+from millstream.settings import load_settings
 
 
 def test_the_pools_of_the_original_have_its_queues_in_its_order() -> None:
@@ -37,3 +41,15 @@ def test_an_unknown_pool_or_queue_is_refused_by_name() -> None:
         queues_of("bit", {})
     with pytest.raises(UnknownPoolError, match="names the queue 'bitz'"):
         queues_of("mine", {"mine": ("bitz",)})
+
+
+def test_every_queue_of_the_mill_is_there_by_its_name(tmp_path: Path) -> None:
+    settings, _ = load_settings({"data": str(tmp_path / "node")})
+    with Node.open(settings, create=True) as node:
+        for name in QueueName:
+            queue = node.queue(name)
+            queue.put([encode_task(BitCheck("1", "s", name.value))])
+            (lease,) = queue.lease(10, visibility=60)
+            assert decode_task(lease.body) == BitCheck("1", "s", name.value)
+            queue.dead_letter(lease, cause="drill")
+            assert (queue.depth().open, queue.dead()[0].cause) == (0, "drill")

@@ -142,7 +142,8 @@ class Loop(Generic[Morsel]):
                 idle = 0 if bite.moved else idle + 1
                 _take_turns(turn, bite)
             state.morsels = [*turn, *failed]
-            self._file.save(state)
+            if not idle:  # what only waits is found again as it is
+                self._file.save(state)
             if self._on_progress is not None:
                 run.left = len(state.morsels)
                 self._on_progress(run)
