@@ -226,6 +226,19 @@ def test_what_another_process_is_changing_is_busy_until_it_is_settled(tmp_path: 
     assert [event.content_id for event in events(alive.outbox)] == ["", "b", "a"]
 
 
+def test_events_that_were_missed_are_added_together_but_for_items_that_others_are_changing(tmp_path: Path) -> None:
+    database = engine(tmp_path)
+    mine, other = Outbox(database, VirtualClock()), Outbox(database, VirtualClock())
+    missed = [AuditEvent(AuditAction.ADD_CONTENT, "mill", 0, "local", "1", "memory", "s", name) for name in "abc"]
+    other.begin(missed[1])
+    assert mine.add(missed) == 2
+    found = events(mine)
+    assert [(event.content_id, event.user) for event in found] == [("a", "mill"), ("c", "mill")]
+    assert found[0].number < found[1].number and found[0].at < found[1].at
+    assert mine.add([]) == 0
+    assert [intent.event.content_id for intent in mine.open_intents(others=True)] == ["b"]
+
+
 def test_a_holder_is_gone_when_its_process_is() -> None:
     assert not is_gone(new_holder())
     assert not is_gone("elsewhere/1/2/ab")

@@ -80,7 +80,7 @@ def _check(node: Node, store: str, space: str) -> Report:
             tasks = [encode_task(one.task[1]) for one in group if one.task and one.task[0] == name]
             if tasks:
                 node.queue(name).put(tasks)
-        for missed in (one.missed for one in group if one.missed):
+        if missed := [one.missed for one in group if one.missed]:
             node.outbox.add(missed)
         progress.advance(bar, len(group))
 

@@ -94,8 +94,8 @@ class Sink:
 
     @staticmethod
     def _audit(log: AuditLog, outbox: Outbox, results: Sequence[Result]) -> None:
-        for event in (event for result in results for event in result.missed):
-            outbox.add(event)
+        if missed := [event for result in results for event in result.missed]:
+            outbox.add(missed)
         if audits := [audit for result in results for audit in result.audits]:
             log.append(audits)
             outbox.remove([audit.number for audit in audits])

@@ -57,15 +57,12 @@ def rebuild_audit_log(
 ) -> Rebuilt:
     """Put an event on its way for every listed item that the log does not know, with the sum its provider recorded."""
     looked_at = written = 0
-    for content_id, entry, event in outer_join(providers.entries(store, space), log.present(store, space)):
-        looked_at += 1
-        known = event is not None and event.action != AuditAction.DELETE_CONTENT
-        if entry is None or known or content_id in outbox.pending(store, space, [content_id]):
-            continue
-        added = _added(providers, trail, Place(store, space, content_id))
-        if added is not None:
-            outbox.add(added)
-            written += 1
+    for group in groups(outer_join(providers.entries(store, space), log.present(store, space)), _GROUP):
+        looked_at += len(group)
+        unknown = [one.content_id for one in group if one.left is not None and not _is_known(one.right)]
+        pending = outbox.pending(store, space, unknown)
+        events = [_added(providers, trail, Place(store, space, name)) for name in unknown if name not in pending]
+        written += outbox.add([event for event in events if event is not None])
     return Rebuilt(store, space, looked_at, written)
 
 
@@ -77,6 +74,10 @@ def rebuild_bit_log(manifest: Manifest, bit_log: BitLog, store: str, space: str,
         bit_log.append(checks)
         looked_at, written = looked_at + len(rows), written + len(checks)
     return Rebuilt(store, space, looked_at, written)
+
+
+def _is_known(event: AuditEvent | None) -> bool:
+    return event is not None and event.action != AuditAction.DELETE_CONTENT
 
 
 def _added(providers: Providers, trail: AuditTrail, place: Place) -> AuditEvent | None:

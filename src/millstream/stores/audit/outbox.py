@@ -112,11 +112,16 @@ class Outbox:
         assert number is not None
         return msgspec.structs.replace(intent, event=msgspec.structs.replace(event, number=number[0]))
 
-    def add(self, event: AuditEvent) -> AuditEvent:
-        """Write down an *event* that is known to have happened, and was never intended here; returns it with number."""
-        intent = self.begin(event)
-        self.done(intent.event)
-        return intent.event
+    def add(self, events: Sequence[AuditEvent]) -> int:
+        """Write down *events* that are known to have happened and were never intended here; returns how many.
+
+        Those of items that another holder is changing just now are left out: that change has an event of its own.
+        """
+        begun = self._begin_all([Intent(event, self.holder) for event in events])
+        known = [one.event for one in begun if isinstance(one, Intent)]
+        if known:
+            self._change_all([(event, _State.DONE) for event in known])
+        return len(known)
 
     def note(self, event: AuditEvent) -> None:
         """Write down more of what an intended event is to be."""
