@@ -59,16 +59,31 @@ class TopicSpec(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Gathering:
-    """Messages of several calls that are appended together, and their ids once they are durable."""
+    """Messages of several calls that are appended together."""
 
-    ids: asyncio.Future[Sequence[int]]
     messages: list[Message] = dataclasses.field(default_factory=list)
+    waiting: list[tuple[asyncio.Future[Sequence[int]], int, int]] = dataclasses.field(default_factory=list)
+    """Those who wait for their ids, and where their messages begin and end."""
+
+    async def join(self, messages: Sequence[Message]) -> Sequence[int]:
+        """Add *messages*; their ids once they are durable."""
+        begin = len(self.messages)
+        self.messages.extend(messages)
+        ids: asyncio.Future[Sequence[int]] = asyncio.get_running_loop().create_future()
+        self.waiting.append((ids, begin, len(self.messages)))
+        return await ids
+
+    def finish(self, ids: Sequence[int]) -> None:
+        """All have their *ids*; whoever was cancelled meanwhile does not learn of it."""
+        for waiter, begin, end in self.waiting:
+            if not waiter.done():
+                waiter.set_result(ids[begin:end])
 
     def fail(self, error: Exception) -> None:
-        """Whoever waits gets *error*, unless there are ids already."""
-        if not self.ids.done():
-            self.ids.set_exception(error)
-            self.ids.exception()  # whoever waited may be gone
+        """Whoever still waits gets *error*."""
+        for waiter, _, _ in self.waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
 
 
 class Topic:
@@ -122,12 +137,9 @@ class Topic:
         if len(messages) >= _GATHERED:
             return await self.publish_columns([_name(message) for message in messages], messages)
         if self._gathering is None:
-            self._gathering = Gathering(asyncio.get_running_loop().create_future())
+            self._gathering = Gathering()
             self._task = self._task or asyncio.ensure_future(self._publish_gathered())
-        gathering, begin = self._gathering, len(self._gathering.messages)
-        gathering.messages.extend(messages)
-        ids = await asyncio.shield(gathering.ids)
-        return ids[begin : begin + len(messages)]
+        return await self._gathering.join(messages)
 
     async def publish_columns(self, names: Sequence[bytes], messages: Sequence[Message] | RecordBatch) -> Sequence[int]:
         """Like :meth:`publish`, of *messages* whose ids of the protocol are *names*; in one append."""
@@ -155,7 +167,7 @@ class Topic:
                 present, self._gathering = self._gathering, None
                 names = [_name(message) for message in present.messages]
                 try:
-                    present.ids.set_result(await self.publish_columns(names, present.messages))
+                    present.finish(await self.publish_columns(names, present.messages))
                 except Exception as error:
                     present.fail(error)
         finally:
