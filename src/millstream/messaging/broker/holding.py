@@ -132,10 +132,10 @@ class Holding:
             await self._drop([hold])
             return
         self._holds.wait_until(hold, now + self._core.limits.check_every)
+        message = whole_message((await self._core.journal.held([hold.id]))[0])
         producers = self._core.sessions.producers_of(hold.topic)
         if not producers:
             return
-        message = whole_message((await self._core.journal.held([hold.id]))[0])
         namespace, topic = split_name(hold.topic)
         command = v2.TelemetryCommand()
         command.recover_orphaned_transaction_command.message.CopyFrom(to_wire(message, Frame(namespace, topic)))
