@@ -65,10 +65,19 @@ def test_p8_a_plan_beyond_a_budget_is_held_with_the_reason(
 
 def test_what_is_held_keeps_its_number_until_it_is_over(world: Any) -> None:
     number = brake(world).check(plan(deletes=50))
-    assert brake(world).check(plan(deletes=60)) == number
-    assert [hold.deletes for hold in brake(world).holds()] == [60]
+    assert brake(world).check(plan(deletes=40)) == number
+    assert [hold.deletes for hold in brake(world).holds()] == [40]
     assert brake(world).check(plan(deletes=1)) is None
     assert brake(world).holds() == []
+    assert brake(world).check(plan(deletes=40)) != number
+
+
+def test_a_plan_that_has_grown_has_to_be_looked_at_again(world: Any) -> None:
+    seen = brake(world).check(plan(deletes=50)) or 0
+    grown = brake(world).check(plan(deletes=90)) or 0
+    assert [hold.number for hold in brake(world).holds()] == [grown]
+    with pytest.raises(UnknownHoldError, match=f"number {seen}"):
+        brake(world).approve([seen])
 
 
 def test_an_approval_is_good_for_what_was_approved_and_not_for_more(world: Any) -> None:

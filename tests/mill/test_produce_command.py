@@ -158,6 +158,7 @@ def test_what_is_held_is_said_in_plain_words(data: Path, capsys: pytest.CaptureF
     assert run(["mill", "approve", "--data", str(data)]) == 5
     assert "5 of 12 copies have lost their original without a record; the budget is 3" in capsys.readouterr().out
     assert run(["mill", "approve", "--all", "--data", str(data)]) == 0
+    assert "`millstream mill duplicate --space s` does it now" in capsys.readouterr().out
     assert run(["mill", "produce", "duplication", "--once", "--data", str(data)]) == 0
     out = capsys.readouterr().out
     assert "done: 7 tasks put on the queue, 0 spaces left; the next loop is due" in out

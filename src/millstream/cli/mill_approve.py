@@ -33,8 +33,12 @@ def approve(settings: Settings, numbers: Sequence[int], everything: bool, as_jso
             for hold in holds:
                 _print(hold, as_json)
             return HELD if holds else 0
-        for hold in node.brake.approve(None if everything else numbers):
+        approved = node.brake.approve(None if everything else numbers)
+        for hold in approved:
             _print(hold, as_json)
+    if not as_json:
+        for space in dict.fromkeys(hold.space for hold in approved):
+            click.echo(f"`millstream mill duplicate --space {space}` does it now, the next loop of the producer later")
     return 0
 
 

@@ -60,6 +60,7 @@ _holds = sa.Table(
     sa.Column("used_deletes", sa.BigInteger, nullable=False, default=0),
     sa.Column("used_changes", sa.BigInteger, nullable=False, default=0),
     sa.Index("mill_brake_holds_place", "destination", "space"),
+    sqlite_autoincrement=True,  # a number is never given again: somebody may be about to approve it
 )
 
 
@@ -132,7 +133,10 @@ class Brake:
         self._lock = threading.Lock()
 
     def check(self, plan: Plan) -> int | None:
-        """The number under which *plan* is held; None where it may be carried out."""
+        """The number under which *plan* is held; None where it may be carried out.
+
+        A plan that has grown gets a new number: nobody approves more than was shown.
+        """
 
         def transaction(connection: sa.Connection, now: int) -> int | None:
             reason = self._reason(connection, plan, now)
@@ -140,6 +144,8 @@ class Brake:
                 connection.execute(sa.delete(_holds).where(_waiting(plan.pair, plan.space)))
                 return None
             counts = {"deletes": plan.deletes, "changes": plan.replaced, "vanished": plan.held}
+            grown = sa.or_(*(_holds.c[name] < count for name, count in counts.items()))
+            connection.execute(sa.delete(_holds).where(_waiting(plan.pair, plan.space), grown))
             return _hold(connection, plan.pair, plan.space, {"reason": reason, "held_at": now, **counts})
 
         return self._database.write(transaction)
