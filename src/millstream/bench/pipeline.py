@@ -44,6 +44,7 @@ ROUNDS = 3
 
 _BODY = 100
 _SOURCES = 1000
+_ITEMS_AT_ONCE = 100_000
 
 
 def comparisons(
@@ -314,21 +315,27 @@ def _write_listings(folder: Path, count: int) -> None:
     from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
 
     folder.mkdir()
-    names = pa.array([f"folder-{number % 1000}/item-{number:010}" for number in range(count)])
-    changed = np.arange(count) % 100 == 0
     with (
         pq.ParquetWriter(folder / "listed.parquet", INVENTORY_SCHEMA) as listed,
         pq.ParquetWriter(folder / "recorded.parquet", RECORDED_SCHEMA) as recorded,
     ):
         for store in ("a", "b"):
-            given: dict[str, Any] = {
-                "store": pa.repeat(store, count), "space": pa.repeat("docs", count), "content_id": names,
-                "size": pa.repeat(pa.scalar(1000, pa.int64()), count), "modified": pa.array(np.where(changed, 9, 1)),
-                "error": pa.nulls(count, pa.string()), "sha256": names, "deleted": pa.repeat(False, count),
-            }  # fmt: skip
-            listed.write_table(pa.table([given[name] for name in INVENTORY_SCHEMA.names], schema=INVENTORY_SCHEMA))
-            given["modified"] = pa.repeat(pa.scalar(2, pa.int64()), count)
-            recorded.write_table(pa.table([given[name] for name in RECORDED_SCHEMA.names], schema=RECORDED_SCHEMA))
+            for start in range(0, count, _ITEMS_AT_ONCE):
+                given = _items(store, range(start, min(start + _ITEMS_AT_ONCE, count)))
+                listed.write_table(pa.table([given[name] for name in INVENTORY_SCHEMA.names], schema=INVENTORY_SCHEMA))
+                given["modified"] = pa.repeat(pa.scalar(2, pa.int64()), len(given["size"]))
+                recorded.write_table(pa.table([given[name] for name in RECORDED_SCHEMA.names], schema=RECORDED_SCHEMA))
+
+
+def _items(store: str, numbers: range) -> dict[str, Any]:
+    """The columns of a listing and of the manifest for the items *numbers* of *store*."""
+    count, changed = len(numbers), np.arange(numbers.start, numbers.stop) % 100 == 0
+    names = pa.array([f"folder-{number % 1000}/item-{number:010}" for number in numbers])
+    return {
+        "store": pa.repeat(store, count), "space": pa.repeat("docs", count), "content_id": names,
+        "size": pa.repeat(pa.scalar(1000, pa.int64()), count), "modified": pa.array(np.where(changed, 9, 1)),
+        "error": pa.nulls(count, pa.string()), "sha256": names, "deleted": pa.repeat(False, count),
+    }  # fmt: skip
 
 
 def _chosen(text: str, known: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ second node differ.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from millstream.anchoring.ledger import checked_chain
 from millstream.anchoring.replaying import Finding
 from millstream.anchoring.screening import Member, refusals
 from millstream.core.clock import Clock, SystemClock
+from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.auditing import (
     ANCHOR_SCHEMA,
     DID_SCHEMA,
@@ -35,7 +37,7 @@ from millstream.pipeline.jobs.auditing import (
     resolve_part,
     state_digest,
 )
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, log_record, parquet_rows
 from millstream.pipeline.schema import read_parquet, spark_schema
 
 if TYPE_CHECKING:
@@ -128,27 +130,43 @@ def audit_identifiers(
     began = clock.monotonic()
     entries, broken = _chain(ledger)
     findings = list(broken)
+    known = total = 0
+    with explained("audit"), _operations(spark, entries, cas, versions) as operations:
+        faults = operations.where("what = 'file'").select("number", "reason").toArrow().to_pylist()
+        findings += [Finding("file", row["reason"], row["number"]) for row in faults]
+        for row in _states(operations, versions).toLocalIterator():
+            known, total = known + 1, total + row["operations"]
+            for name, other in (("index", history), ("peer", peer)):
+                if other is not None and state_digest(other.state(row["suffix"])) != row["state"]:
+                    findings.append(Finding(name, f"{row['suffix']} does not resolve there to what the anchors say"))
+    counts = {"identifiers": known, "operations": total, "findings": len(findings)}
+    seconds = round(clock.monotonic() - began, 3)
+    record = JobRecord("audit-identifiers", {"cas": cas}, len(entries), known, 0, seconds, counts)
+    log_record(record)
+    return Audited(record, tuple(findings[:MOST_FINDINGS]))
+
+
+@contextlib.contextmanager
+def _operations(
+    spark: SparkSession, entries: Sequence[LedgerEntry], cas: str, versions: Versions
+) -> Iterator[DataFrame]:
+    """The operations of all *entries*, read once and kept while the block runs."""
     read = partial(operations_part, cas=cas, versions=versions)
-    operations = _entries(spark, entries).mapInArrow(read, spark_schema(DID_SCHEMA)).persist()
-    faults = operations.where("what = 'file'").select("number", "reason").toArrow().to_pylist()
-    findings += [Finding("file", row["reason"], row["number"]) for row in faults]
-    states = (
+    kept = _entries(spark, entries).mapInArrow(read, spark_schema(DID_SCHEMA)).persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _states(operations: DataFrame, versions: Versions) -> DataFrame:
+    """What each identifier resolves to."""
+    return (
         operations.where("suffix != ''")
         .repartition("suffix")
         .sortWithinPartitions("suffix", "number", "place")
         .mapInArrow(partial(resolve_part, versions=versions), spark_schema(STATE_SCHEMA))
     )
-    known = total = 0
-    for row in states.toLocalIterator():
-        known, total = known + 1, total + row["operations"]
-        for name, other in (("index", history), ("peer", peer)):
-            if other is not None and state_digest(other.state(row["suffix"])) != row["state"]:
-                findings.append(Finding(name, f"{row['suffix']} does not resolve there to what the anchors say"))
-    operations.unpersist()
-    counts = {"identifiers": known, "operations": total, "findings": len(findings)}
-    seconds = round(clock.monotonic() - began, 3)
-    record = JobRecord("audit-identifiers", {"cas": cas}, len(entries), known, 0, seconds, counts)
-    return Audited(record, tuple(findings[:MOST_FINDINGS]))
 
 
 def _chain(ledger: Ledger) -> tuple[list[LedgerEntry], list[Finding]]:
