@@ -39,7 +39,8 @@ bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benc
 bench-long: $(VENV)/.dev ## Let a log grow to a thousand million messages and say what each costs (ARGS="--up-to 1e8")
 	$(BIN)/millstream bench log-flat --size full --markdown docs/benchmarks.md $(ARGS)
 
-docs: $(VENV)/.dev ## Check that the documents' links and commands hold
+docs: $(VENV)/.dev ## Build the documentation into build/docs; its links, commands and tutorials are tried
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	$(BIN)/python -m pytest -q tests/docs
 
 proto: $(VENV)/.dev ## Compile the messaging protocol, and write the blocking client, anew

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,24 @@ def test_make_targets_exist(path: Path) -> None:
 def test_modules_exist(path: Path) -> None:
     for module in MODULE.findall(path.read_text("utf-8")):
         assert (ROOT / "src" / "millstream" / module).exists(), module
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        ROOT / "docs",
+        tmp_path / "html",
+    ]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    reference = (tmp_path / "html" / "reference" / "generated" / "commands.html").read_text("utf-8")
+    assert all(f"millstream {name}" in reference for name in COMMANDS)
+    settings = (tmp_path / "html" / "reference" / "generated" / "settings.html").read_text("utf-8")
+    assert "[batching]" in settings and "max_delay" in settings
