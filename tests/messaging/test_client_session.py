@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 
 from millstream.core.clock import VirtualClock
@@ -26,10 +28,12 @@ from millstream.messaging.client import (
     SimpleConsumer,
     StartupError,
     ThrottledError,
+    Tls,
     TransportError,
 )
 from millstream.messaging.client.recovery import COOLDOWN, Recovery
 from millstream.messaging.protocol import v2
+from millstream.testing.certificates import Authority
 from millstream.testing.scripted_server import ScriptedServer
 
 QUIET = Options(request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
@@ -399,3 +403,22 @@ def test_namespace_session_token_and_signature_travel_with_every_call(caplog: py
         run(test)
     assert "hidden" not in caplog.text
     assert "token" not in caplog.text
+
+
+def test_a_server_is_checked_by_the_clients_own_ca_and_by_the_name_in_its_certificate(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    certificate, key = (path.read_bytes() for path in authority.issue("server"))
+
+    def known(ca: Path, server_name: str = "") -> Options:
+        return msgspec.structs.replace(QUIET, tls=Tls(ca.read_bytes(), server_name=server_name))
+
+    async def test() -> None:
+        async with ScriptedServer(credentials=grpc.ssl_server_credentials([(key, certificate)])) as server:
+            for right in (known(authority.path), known(authority.path, "localhost")):
+                async with Producer(server.place, ["t"], options=right) as producer:
+                    await producer.send(Message("t", b"x"))
+            for wrong in (known(other.path), known(authority.path, "elsewhere.example"), QUIET):
+                with pytest.raises(TransportError):
+                    await Producer(server.place, ["t"], options=wrong).start()
+
+    run(test)
