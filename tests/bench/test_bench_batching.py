@@ -11,14 +11,11 @@ from millstream.bench.fleet import events_of, fleet, fleet_parts
 
 
 def test_every_contender_batches_every_event(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(batching, "EVENTS", {"small": 5000})
-    monkeypatch.setattr(batching, "LENGTHS", {"small": (2000, 5000)})
-    monkeypatch.setattr(batching, "OPEN", {"small": (2000,)})
     monkeypatch.setattr(batching, "STEP", 700)
     threads = pa.cpu_count()
-    found = {c.title: {d.name: d.run() for d in c.contenders} for c in batching.comparisons("small", tmp_path)}
+    found = {c.title: {d.name: d.run() for d in c.contenders} for c in batching.comparisons("quick", tmp_path)}
     assert pa.cpu_count() == threads
-    assert list(found) == ["1 sources", "100 sources", "20,000 sources", "more and more events", "2,000 open events"]
+    assert list(found) == ["1 sources", "100 sources", "20,000 sources", "more and more events", "1,000 open events"]
     for title, samples in found.items():
         assert all(sample.value > 0 for sample in samples.values())
         if title.endswith("sources"):

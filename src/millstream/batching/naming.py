@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from millstream.batching.columns import History
 from millstream.batching.event import Kind
 from millstream.batching.identity import rules_text
-from millstream.batching.texts import joined_lists, json_integers, json_strings, woven
+from millstream.batching.texts import joined_lists, json_integers, json_strings, needs_escapes, woven
 
 CLOSED_SCHEMA = pa.schema(
     [
@@ -52,13 +52,23 @@ def _texts(history: History, kind: Kind) -> list[bytes]:
         return []
     members = history.events.select(["event_time", "key", "digest"]).take(history.rows)
     times, keys, digests = (members[name] for name in ("event_time", "key", "digest"))
-    rows = woven("[", json_integers(times), ",", json_strings(keys), ",", json_strings(digests), "]")
+    rows = woven("[", json_integers(times), *_said(keys, digests))
     rules = rules_text(history.config, kind)
     head = msgspec.json.encode(("millstream batch", rules)).decode("utf-8")[:-1] + ","
     sources, starts = json_strings(history.batches["source"]), json_integers(history.batches["start"])
     texts = woven(head, sources, ",", starts, ",[", joined_lists(rows, _offsets(history)), "]]")
     found: list[bytes] = texts.cast(pa.large_binary()).to_pylist()
     return found
+
+
+def _said(keys: Any, digests: Any) -> tuple[Any, ...]:
+    """What follows the time of each row; the text around a key is put together once for each distinct key."""
+    digests = digests.combine_chunks().cast(pa.large_string())
+    if needs_escapes(digests):
+        return ",", json_strings(keys), ",", json_strings(digests), "]"
+    encoded = keys.combine_chunks().dictionary_encode()
+    around = woven(",", json_strings(encoded.dictionary), ',"')
+    return around.take(encoded.indices), digests, '"]'
 
 
 def _offsets(history: History) -> Any:

@@ -18,7 +18,7 @@ _encoder = msgspec.json.Encoder()
 def json_strings(values: Any) -> Any:
     """The JSON text of each of *values* (an Arrow string array), quotes and all, as a large_string array."""
     values = _flat(values).cast(pa.large_string())
-    if not _needs_escapes(values):
+    if not needs_escapes(values):
         return woven('"', values, '"')
     encoded = values.dictionary_encode()
     texts = [_encoder.encode(word).decode("utf-8") for word in encoded.dictionary.to_pylist()]
@@ -40,8 +40,8 @@ def woven(*parts: Any) -> Any:
     return pc.binary_join_element_wise(*map(_scalar, parts), _scalar(""))
 
 
-def _needs_escapes(values: Any) -> bool:
-    """Whether a quote, a backslash or a control character is among *values* (RFC 8785, 3.2.2.2)."""
+def needs_escapes(values: Any) -> bool:
+    """Whether a quote, a backslash or a control character is in *values* (large_string; RFC 8785, 3.2.2.2)."""
     if not len(values):
         return False
     offsets = np.frombuffer(values.buffers()[1], np.int64)
