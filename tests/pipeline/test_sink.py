@@ -17,7 +17,8 @@ from millstream.log import Log, LogSpec, Writer, open_store
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.sink import LogStreamWriter, LogWriter, beside, check_schema
-from millstream.pipeline.source import NAME, SPARK_SCHEMA, follow_log, read_log, write_log
+from millstream.pipeline.source import NAME, SPARK_SCHEMA, follow_log, read_log
+from millstream.pipeline.source import write_log as save
 from millstream.pipeline.staging import SPACE, Part, Staging
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit
@@ -67,7 +68,7 @@ class TestOnSpark:
                     raise RuntimeError("injected")
 
         frame = read_log(spark, log_url, "first").repartition(3, "key").mapInArrow(fail_once, SPARK_SCHEMA)
-        write_log(frame, log_url, "second")
+        save(frame, log_url, "second")
         assert without_ids(read_all(log_url, "second")) == without_ids(written)
         assert left_over(log_url) == []
 
@@ -75,7 +76,7 @@ class TestOnSpark:
         self, spark: SparkSession, log_url: str
     ) -> None:
         frame = spark.sql("select 'one' as body, timestamp'2026-01-01 00:00:00Z' as event_time, 7L as id")
-        write_log(frame, log_url, "texts")
+        save(frame, log_url, "texts")
         (message,) = read_all(log_url, "texts")
         assert (message.body, message.event_time, message.id) == (b"one", 1767225600_000_000, 1)
         assert message.received_at
@@ -83,15 +84,15 @@ class TestOnSpark:
     def test_a_named_write_is_done_once(self, spark: SparkSession, log_url: str) -> None:
         frame = spark.sql("select cast(id as string) as body from range(10)")
         for _ in range(2):
-            write_log(frame, log_url, "named", write="tuesday")
-        write_log(frame.limit(1), log_url, "named", write="wednesday")
+            save(frame, log_url, "named", write="tuesday")
+        save(frame.limit(1), log_url, "named", write="wednesday")
         assert len(bodies(log_url, "named")) == 11
 
     def test_columns_that_a_log_does_not_have_are_named(self, spark: SparkSession, log_url: str) -> None:
         with pytest.raises(PipelineError, match="'body' is int; a log takes binary or string"), explained("write"):
-            write_log(spark.sql("select 1 as body"), log_url, "bad")
+            save(spark.sql("select 1 as body"), log_url, "bad")
         with pytest.raises(PipelineError, match="at least body"), explained("write"):
-            write_log(spark.sql("select 'x' as body, 1 as zeal"), log_url, "bad")
+            save(spark.sql("select 'x' as body, 1 as zeal"), log_url, "bad")
 
     def test_a_second_writer_is_refused_and_nothing_is_left_behind(self, spark: SparkSession, log_url: str) -> None:
         frame = spark.sql("select 'x' as body")
@@ -101,9 +102,9 @@ class TestOnSpark:
             pytest.raises(PipelineError, match="busy"),
             explained("write"),
         ):
-            write_log(frame, log_url, "busy", write="later")
+            save(frame, log_url, "busy", write="later")
         assert left_over(log_url) == []
-        write_log(frame, log_url, "busy", write="later")
+        save(frame, log_url, "busy", write="later")
         assert bodies(log_url, "busy") == [b"x"]
 
     def test_a_stream_is_appended_once_over_restarts_and_a_repeated_trigger(
