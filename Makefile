@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-long check bench docs proto requirements clean
+.PHONY: help demo test test-long check bench docs proto openapi requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -46,6 +46,9 @@ docs: $(VENV)/.dev ## Build the documentation into build/docs; its links, comman
 proto: $(VENV)/.dev ## Compile the messaging protocol, and write the blocking client, anew
 	$(BIN)/python -m millstream.messaging.protocol.compile
 	$(BIN)/python -m millstream.messaging.client.generate
+
+openapi: $(VENV)/.dev ## Write the description of the interface for programs anew
+	$(BIN)/python -m millstream.rest.description docs/reference/openapi.json
 
 requirements: $(VENV)/.dev ## Compile the pinned requirements anew
 	$(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links --no-header --no-annotate --extra demo --extra dev pyproject.toml -o requirements/dev.txt

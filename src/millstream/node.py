@@ -124,6 +124,13 @@ class Node(MillNode):
         """Let go of all that was opened, the last first."""
         self._resources.close()
 
+    def prepare(self) -> None:
+        """Open at once what several threads are going to ask for at the same time; a new node gets its folders."""
+        for part in ("store", "database", "journal", "ledger", "manifest", "observer", "repairs", "reports"):
+            getattr(self, part)
+        if self._is_new:
+            _ = self.providers  # the folders of its own stores are made now or never
+
     # The log
 
     @cached_property
@@ -313,6 +320,10 @@ class Node(MillNode):
         """The duplication policies, as they are now."""
         return PolicyRepository(self.policy_place).load()
 
+    def forget_policies(self) -> None:
+        """Somebody saved a policy: read them anew when they are next asked for."""
+        self.__dict__.pop("policies", None)
+
     @property
     def policy_place(self) -> PolicyPlace:
         """Where the duplication policies lie."""
@@ -328,6 +339,11 @@ class Node(MillNode):
                 queue = self._broker_queue(name) if self.settings.queue.broker else self._log_queue(name)
                 self._queues[name] = AuditQueue(queue, self.outbox) if name == QueueName.AUDIT else queue
             return self._queues[name]
+
+    def has_open_queue(self, name: str) -> bool:
+        """Whether this process works on the queue *name*."""
+        with self._opening:
+            return name in self._queues
 
     def _log_queue(self, name: str) -> WorkQueue:
         queue = LogWorkQueue(self.store.log(LogSpec(f"queue.{name}")), clock=self.clock)

@@ -190,7 +190,10 @@ class MillNode(abc.ABC):
     @cached_property
     def repairer(self) -> Repairer:
         """Heals copies by a vote of the manifest and the others."""
-        return Repairer(self.providers, self.manifest, self.repairs, sources=self.policies.sources)
+        return Repairer(self.providers, self.manifest, self.repairs, sources=self._sources)
+
+    def _sources(self, space: str) -> frozenset[str]:
+        return self.policies.sources(space)  # as they are when it is asked: somebody may have saved another policy
 
     def workers(self, *names: QueueName, on_progress: Callable[[Tally], None] | None = None) -> WorkerManager:
         """A worker manager for the queues *names*, the first of them first."""

@@ -22,6 +22,7 @@ from millstream.anchoring.sidetree.profile import PATCH_ACTIONS, PROFILES, Profi
 from millstream.batching.config import BatchConfig, ConflictCut, Late
 from millstream.batching.errors import ConfigError
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
+from millstream.console_settings import ConsoleSettings
 from millstream.core.amounts import Duration, parse_duration, parse_size
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
@@ -283,6 +284,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores: Mapping[str, StoreSettings] = msgspec.field(default_factory=dict)
     mill: MillSettings = MillSettings()
     pipeline: PipelineSettings = PipelineSettings()
+    console: ConsoleSettings = ConsoleSettings()
 
     @property
     def folder(self) -> Path:

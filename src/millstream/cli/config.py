@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,13 @@ import click
 import msgspec
 
 from millstream.cli.common import json_option, print_json
+from millstream.console_settings import HIDDEN, SECRETS, Role
+from millstream.core.passwords import hash_password
 from millstream.log.database.place import masked
 from millstream.settings import load_settings
+
+_USER = re.compile(r"[\w.@-]{1,64}")
+_LONGEST = 1_000
 
 
 @click.group()
@@ -27,11 +34,7 @@ def show(data: str | None, path: Path | None, as_json: bool) -> None:
     """Print every setting with its origin: default, the settings file, environment or flag. Passwords are hidden."""
     settings, origins = load_settings({"data": data}, config=path)
     rows = [
-        {
-            "setting": name,
-            "value": masked(value) if isinstance(value, str) else value,
-            "origin": origins.get(name, "default"),
-        }
+        {"setting": name, "value": shown(name, value), "origin": origins.get(name, "default")}
         for name, value in flatten(msgspec.to_builtins(settings))
     ]
     for row in rows:
@@ -39,6 +42,32 @@ def show(data: str | None, path: Path | None, as_json: bool) -> None:
             print_json(row)
         else:
             click.echo(f"{row['setting']:<28} {_text(row['value']):<40} {row['origin']}")
+
+
+@config.command()
+@click.argument("name")
+@click.option("--role", type=click.Choice([role.value for role in Role]), default="viewer", show_default=True)
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from standard input, one line.")
+def user(name: str, role: str, from_stdin: bool) -> None:
+    """Ask for a password and print what makes NAME a user of the console, to be put into the settings file.
+
+    Only a hash of the password is printed (scrypt). A viewer may look, an operator also act on queues, copies and held
+    plans, an admin also change policies.
+    """
+    if not _USER.fullmatch(name):
+        raise click.UsageError("a name is 1 to 64 letters, digits, '_', '.', '@' and '-'")
+    if from_stdin:
+        password = sys.stdin.readline(_LONGEST).rstrip("\r\n")
+    else:
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    click.echo(f'[console.users."{name}"]\npassword = "{hash_password(password)}"\nrole = "{role}"')
+
+
+def shown(name: str, value: Any) -> Any:
+    """The *value* of the setting *name* for people: secrets are hidden."""
+    if isinstance(value, str) and value and name.rpartition(".")[2] in SECRETS:
+        return HIDDEN
+    return masked(value) if isinstance(value, str) else value
 
 
 def _text(value: Any) -> str:

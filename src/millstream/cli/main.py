@@ -20,7 +20,7 @@ COMMANDS = {
     "demo": ("millstream.cli.demo:demo", "Run the whole road on real data and say what was done."),
     "doctor": ("millstream.cli.doctor:doctor", "Say what is missing on this machine, and how to get it."),
     "log": ("millstream.cli.log:log", "Write, read and check message logs."),
-    "serve": ("millstream.cli.serve:serve", "Run a broker that RocketMQ clients use."),
+    "serve": ("millstream.cli.serve:serve", "Run a node: a broker for RocketMQ clients, and the web console."),
     "topic": ("millstream.cli.topic:topic", "Make and list the topics of a broker."),
     "group": ("millstream.cli.topic:group", "How consumer groups stand, and sending one back."),
     "client": ("millstream.cli.client:client", "The clients that are connected to a broker, and questions to them."),

@@ -1,52 +1,118 @@
-"""``millstream serve``: a node in the foreground."""
+"""``millstream serve``: a node in the foreground: its broker, and its console."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from millstream.cli.common import store_options
-from millstream.settings import Settings
+from millstream.console_settings import DEFAULT_ADDRESS
+from millstream.core.errors import InputError
+from millstream.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from millstream.messaging.broker.endpoints import Place
+    from millstream.messaging.broker.server import BrokerServer
     from millstream.node import Node
+
+
+class MissingConsoleError(InputError):
+    """The console needs more packages: pip install 'millstream[serve]'."""
+
+
+class NothingToServeError(InputError):
+    """Both the broker and the console are switched off: nothing is left to serve."""
 
 
 @click.command()
 @click.option(
     "--broker", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="Where RocketMQ clients find it."
 )
+@click.option("--no-broker", is_flag=True, help="Run no broker.")
+@click.option(
+    "--console", metavar="HOST:PORT", help=f"Where browsers and programs find the console ({DEFAULT_ADDRESS})."
+)
+@click.option("--no-console", is_flag=True, help="Run no console.")
 @store_options
-def serve(settings: Settings, broker: str) -> None:
-    """Run a broker that RocketMQ 5 clients of any language use, until it is interrupted.
+def serve(settings: Settings, broker: str, no_broker: bool, console: str | None, no_console: bool) -> None:
+    """Run a node until it is interrupted: a broker that RocketMQ 5 clients of any language use, and the web console.
 
-    Prints one line when it accepts calls. Topics are logs of the node: make them with `millstream topic create`. It
-    listens on this machine alone unless told otherwise, and elsewhere only where the settings say who may do what
-    (section broker: access keys, or an authority of clients' certificates). It moves and trims logs as the rules of
-    the settings (log.rules), or those kept with them, say.
+    Prints one line for each when it is ready. Topics are logs of the node: make them with `millstream topic create`.
+    Both listen on this machine alone unless told otherwise, and elsewhere only where the settings say who may do what:
+    the broker needs access keys, or an authority of clients' certificates (section broker), and the console needs users
+    (`millstream config user`). Where the console's usual port is taken it chooses another and says which. The node
+    moves and trims logs as the rules of the settings (log.rules), or those kept with them, say.
     """
     from millstream.messaging.broker.endpoints import read_place
     from millstream.node import Node
 
-    place = read_place(broker)
+    if no_broker and no_console:
+        raise NothingToServeError
+    place = None if no_broker else read_place(broker)
+    if console is not None:
+        settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node, node.upkeep(_complain):
-        asyncio.run(_serve(node, place))
+        asyncio.run(_serve(node, place, with_console=not no_console, chosen=console is not None))
 
 
-async def _serve(node: Node, place: Place) -> None:
+async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen: bool) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with node.broker(place) as server:
-        print(f"broker ready on {place.host}:{server.port}", flush=True)
+    async with contextlib.AsyncExitStack() as stack:
+        broker = None
+        if place is not None:
+            broker = await stack.enter_async_context(node.broker(place))
+            print(f"broker ready on {place.host}:{broker.port}", flush=True)
+        if with_console:
+            await _serve_console(stack, node, broker, chosen=chosen)
         await stop.wait()
         _complain("stopping")
 
 
 def _complain(text: str) -> None:
     print(f"millstream: {text}", file=sys.stderr, flush=True)
+
+
+async def _serve_console(
+    stack: contextlib.AsyncExitStack, node: Node, broker: BrokerServer | None, *, chosen: bool
+) -> None:
+    try:
+        from millstream.console.app import Console
+        from millstream.rest.access import check_address
+        from millstream.rest.desk import BrokerLink, Desk
+        from millstream.rest.server import PortError, serving
+    except ImportError as error:
+        if chosen or broker is None:
+            raise MissingConsoleError from error
+        _complain(f"no console: {MissingConsoleError.__doc__}")
+        return
+    from millstream.messaging.broker.endpoints import read_place
+
+    address = node.settings.console.address
+    place = read_place(address)
+    check_address(node.settings.console, place.host)
+    link = BrokerLink(lambda: broker.room, asyncio.get_running_loop()) if broker is not None else None
+    desk = await asyncio.to_thread(Desk, node, origins=_origins(node), broker=link)
+    console = Console(desk)
+    await stack.enter_async_context(console.running())
+    try:
+        port = await stack.enter_async_context(serving(console.app, place.host, place.port, end=console.end_streams))
+    except PortError:
+        if chosen or address != DEFAULT_ADDRESS:
+            raise
+        port = await stack.enter_async_context(serving(console.app, place.host, 0, end=console.end_streams))
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    print(f"console ready on http://{host}:{port}", flush=True)
+
+
+def _origins(node: Node) -> Mapping[str, str]:
+    """Where the settings of *node* came from, as far as files and the environment say."""
+    return load_settings({"data": node.settings.data})[1]

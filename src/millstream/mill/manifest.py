@@ -61,6 +61,9 @@ _manifest = sa.Table(
     sqlite_with_rowid=False,
 )
 
+manifest_table = _manifest
+"""The table, for those who only read it."""
+
 _CHUNK = 50_000
 _VARIABLES = 500
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+import socket as sockets_
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from millstream.core.errors import InputError
 
 DRAIN_SECONDS = 20
 
@@ -29,6 +33,60 @@ def serve_app(app: ASGIApp, host: str, port: int) -> None:
     )
     with _outliving_signals():
         _Server(config).run()
+
+
+class PortError(InputError):
+    """The address to serve on cannot be used."""
+
+
+@contextlib.asynccontextmanager
+async def serving(app: ASGIApp, host: str, port: int, *, end: Callable[[], None]) -> AsyncIterator[int]:
+    """Serve *app* in this event loop for the length of the block, which gets the port; signals are the caller's.
+
+    *end* is called before requests that run are waited for. Raises :class:`PortError`.
+    """
+    listening = _listen(host, port)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    server = _QuietServer(config)
+    task = asyncio.ensure_future(server.serve([listening]))
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        end()
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+def _listen(host: str, port: int) -> sockets_.socket:
+    name = host.strip("[]")
+    family = sockets_.AF_INET6 if ":" in name else sockets_.AF_INET
+    listening = sockets_.socket(family)
+    listening.setsockopt(sockets_.SOL_SOCKET, sockets_.SO_REUSEADDR, 1)
+    try:
+        listening.bind((name, port))
+        listening.listen(512)
+    except OSError as error:
+        listening.close()
+        raise PortError(
+            f"{host}:{port} cannot be listened on ({error.strerror or error}): name another address"
+        ) from error
+    return listening
+
+
+class _QuietServer(uvicorn.Server):
+    """A server that leaves signals to its caller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 @contextlib.contextmanager

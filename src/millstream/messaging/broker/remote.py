@@ -45,7 +45,7 @@ def ask_broker(place: Place, name: str, request: Any, kind: type[Result], option
     ) as channel:
         call: Any = channel.unary_unary(f"/{ADMIN_SERVICE}/{name}")
         try:
-            return _result(call(msgspec.json.encode(request), timeout=_SECONDS, metadata=headers), kind)
+            return read_answer(call(msgspec.json.encode(request), timeout=_SECONDS, metadata=headers), kind)
         except grpc.RpcError as error:
             raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
 
@@ -60,10 +60,11 @@ def ask_store(store: LogStore, name: str, request: Any, kind: type[Result], *, c
         finally:
             core.close()
 
-    return _result(asyncio.run(ask()), kind)
+    return read_answer(asyncio.run(ask()), kind)
 
 
-def _result(answer: bytes, kind: type[Result]) -> Result:
+def read_answer(answer: bytes, kind: type[Result]) -> Result:
+    """What the call of :class:`~millstream.messaging.broker.admin.Admin` returned, or its error raised."""
     found = msgspec.json.decode(answer, type=Answer)
     if found.error:
         raise _error(found)

@@ -57,7 +57,15 @@ class BrokerServer:
         self._limits = limits
         self._interceptors = interceptors
         self._resources = contextlib.AsyncExitStack()
+        self._room: Room | None = None
         self.port = 0
+
+    @property
+    def room(self) -> Room:
+        """The broker itself, for who runs in the same process; only while it accepts calls."""
+        if self._room is None:
+            raise BrokerError("the broker has not been started")
+        return self._room
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
@@ -65,6 +73,7 @@ class BrokerServer:
             self.port = _listen(server, self._place, self._tls)
             stack.push_async_callback(server.stop, 1.0)
             room = Room(self._store, self._clock, self._limits, wire_endpoints(Place(self._place.host, self.port)))
+            self._room = room
             stack.push_async_callback(room.close)
             stack.push_async_callback(_cancel, asyncio.ensure_future(room.run()))
             gate = Gate(room, self._keys)

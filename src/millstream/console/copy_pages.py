@@ -1,0 +1,248 @@
+"""The pages of copies: policies, and integrity with its findings and repairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from millstream.console.formatting import ago
+from millstream.console.page import Call, Pages, body_of, done
+from millstream.console_settings import Role
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import NotFoundError
+from millstream.log.database.place import masked
+from millstream.mill.coverage import SpaceCoverage
+from millstream.mill.errors import PolicyError
+from millstream.mill.policy_saving import ABSENT, PolicyConflictError
+from millstream.rest.access import ForbiddenError
+from millstream.rest.views import integrity, policies
+
+MOST_SQUARES = 600
+"""Spaces of one store that the map of ages shows."""
+
+_DAY = 24 * 3600 * MICROSECONDS
+
+
+class Square(msgspec.Struct, frozen=True):
+    """One space in the map of ages."""
+
+    space: str
+    tone: str
+    text: str
+
+
+def routes(pages: Pages) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/policies", pages.show("policies.html", list_policies)),
+        Route("/policies/new", pages.show("policies.html", new_policy)),
+        Route("/policies/{account}", pages.show("policy.html", show_policy)),
+        Route("/policies/{account}", pages.act(edit_policy, Role.VIEWER, "policy.html"), methods=["POST"]),
+        Route("/policies/{account}/restore", pages.act(restore_policy, Role.ADMIN), methods=["POST"]),
+        Route("/integrity", pages.show("integrity.html", show_integrity)),
+        Route("/integrity/findings", pages.show("findings.html", show_findings)),
+        Route("/integrity/space", pages.show("space.html", show_space)),
+        Route("/integrity/item", pages.show("item.html", show_item)),
+        Route("/integrity/holds/{number:int}/approve", pages.act(approve), methods=["POST"]),
+        Route("/integrity/repair", pages.act(repair), methods=["POST"]),
+    ]
+
+
+def list_policies(call: Call) -> Mapping[str, Any]:
+    """The policies of all accounts, and the stores."""
+    node = call.desk.node
+    stores = [(name, masked(url)) for name, url in node.settings.store_urls.items()]
+    found = policies.policies(call.desk, call.ask())
+    return {"policies": found, "stores": stores, "account": "" if found.items else node.settings.mill.account}
+
+
+def new_policy(call: Call) -> Response:
+    """Go to the page of an account, whether it has a policy or not."""
+    account = call.query.get("account", "").strip()
+    return RedirectResponse(f"/policies/{quote(account, safe='')}" if account else "/policies", 303)
+
+
+def show_policy(call: Call) -> Mapping[str, Any]:
+    """The policy of an account in its editor; with ``number`` an older version, to look at."""
+    number = call.query.get("number")
+    page = _policy_page(call)
+    if number:
+        older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
+        asked = policies.check_policy(call.desk, call.ask(policies.AccountQuery, older))
+        return {**page, "text": older.text, "checked": asked}
+    return page
+
+
+def edit_policy(call: Call) -> Mapping[str, Any] | Response:
+    """Look at what a policy would do, or save it over the version that the editor began with."""
+    account, text = call.path["account"], call.field("text").replace("\r\n", "\n")
+    body = body_of(policies.PolicyText, text=text)
+    began = call.field("version")
+    if call.field("do") == "save":
+        if not call.who.role.covers(Role.ADMIN):
+            raise ForbiddenError
+        try:
+            saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, body, if_match=began))
+        except PolicyConflictError:
+            page = _policy_page(call)
+            theirs = {"conflict": page["version"], "theirs": page["text"], "version": began}
+            return {**page, "text": text, **theirs, "detail": None}
+        except PolicyError as error:
+            return {**_policy_page(call), "text": text, "version": began, "error": str(error)}
+        return done(f"/policies/{quote(account, safe='')}", f"Saved as version {saved.number}; it is in force now.")
+    checked = policies.check_policy(call.desk, call.ask(policies.AccountQuery, body))
+    return {**_policy_page(call), "text": text, "version": began, "checked": checked, "detail": None}
+
+
+def restore_policy(call: Call) -> Mapping[str, Any] | Response:
+    """Put an older version in force again."""
+    account, number = call.path["account"], call.field("number")
+    older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
+    back = f"/policies/{quote(account, safe='')}"
+    if call.field("confirmed") != "yes":
+        return {
+            "what": f"Put version {number} back",
+            "effect": f"Version {number} of the policy of {account} is in force again; no version is lost.",
+            "details": [],
+            "action": f"{back}/restore",
+            "hidden": [("number", number), ("version", call.field("version"))],
+            "reason_needed": False,
+            "danger": False,
+            "back": back,
+        }
+    version = call.field("version")
+    saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, older, if_match=version))
+    return done(back, f"Version {number} is in force again, as number {saved.number}.")
+
+
+def show_integrity(call: Call) -> Mapping[str, Any]:
+    """Coverage and age of checks, by space and store."""
+    desk, survey = call.desk, call.desk.watch.survey
+    store, text = call.query.get("store") or None, call.query.get("text") or None
+    offset = call.query.get("offset")
+    return {
+        "c": desk.watch.overview().checks,
+        "stores": sorted({one.store for one in survey.spaces}),
+        "heat": list(_heat(survey.spaces, store, call.desk.clock.now())),
+        "spaces": integrity.spaces(desk, call.ask(integrity.SpacesQuery)),
+        "repairs": desk.node.repairs.last(12),
+        "holds": desk.node.brake.holds(approved=True),
+        "store": store,
+        "text": text,
+        "offset": offset,
+    }
+
+
+def show_findings(call: Call) -> Mapping[str, Any]:
+    """Copies whose last check found a fault."""
+    return {"findings": integrity.findings(call.desk, call.ask(integrity.FindingsQuery))}
+
+
+def show_space(call: Call) -> Mapping[str, Any]:
+    """One space of a store: its last report, and its items."""
+    ask = call.ask(integrity.ItemsQuery)
+    where = (ask.query.store, ask.query.space)
+    facts = {"store": where[0], "space": where[1], "after": ask.query.after}
+    return {**facts, "report": call.desk.node.reports.latest(*where), "copies": integrity.items(call.desk, ask)}
+
+
+def show_item(call: Call) -> Mapping[str, Any]:
+    """The copies of one item."""
+    ask = call.ask(integrity.ItemQuery)
+    facts = {"space": ask.query.space, "content_id": ask.query.content_id}
+    return {**facts, "copies": integrity.copies(call.desk, ask).items}
+
+
+def approve(call: Call) -> Mapping[str, Any] | Response:
+    """Let a held plan go on."""
+    number = call.path["number"]
+    hold = next((one for one in call.desk.node.brake.holds() if one.number == number), None)
+    if hold is None:
+        raise NotFoundError(f"nothing waits for an approval under the number {number}; perhaps somebody was faster")
+    if call.field("confirmed") == "yes":
+        body = body_of(integrity.Approval, reason=call.field("reason").strip())
+        integrity.approve(call.desk, call.ask(integrity.HoldQuery, body))
+        return done("/integrity", f"Approved: {hold.space} {hold.pair} goes on with the next duplication.")
+    return {
+        "what": "Approve it",
+        "effect": f"{hold.space} {hold.pair}: {hold.reason}.",
+        "details": [
+            f"{hold.deletes:,} copies would be deleted",
+            f"{hold.changes:,} copies would be replaced",
+            f"{hold.vanished:,} copies have lost their original without a record; these stay in any case",
+        ],
+        "action": f"/integrity/holds/{number}/approve",
+        "hidden": [],
+        "reason_needed": True,
+        "danger": True,
+        "back": "/integrity",
+    }
+
+
+def repair(call: Call) -> Mapping[str, Any] | Response:
+    """Show what a repair would do, and do it when that is confirmed."""
+    space, content_id = call.field("space"), call.field("content_id")
+    item = body_of(integrity.Item, space=space, content_id=content_id, reason=call.field("reason"))
+    back = f"/integrity/item?space={quote(space)}&content_id={quote(content_id)}"
+    if call.field("confirmed") == "yes":
+        repaired = integrity.repair(call.desk, call.ask(body=item))
+        healed = sum(event.healed for event in repaired.events)
+        left = [event.reason for event in repaired.events if not event.healed]
+        return done(back, f"{healed} healed" + (f"; not healed: {'; '.join(left)[:300]}" if left else "."))
+    plan = integrity.planned_repair(call.desk, space, content_id)
+    if not plan.cures:
+        why = "; ".join(plan.refusals) or "every copy is as the manifest says"
+        return done(back, f"There is nothing that a repair could do: {why}.")
+    effect = f"The bytes at {plan.good} are written over the bad copy at {' and at '.join(plan.cures)}."
+    return {
+        "what": "Repair it",
+        "effect": effect,
+        "details": [f"{space}/{content_id}", f"SHA-256 {plan.sha256}", *plan.refusals],
+        "action": "/integrity/repair",
+        "hidden": [("space", space), ("content_id", content_id)],
+        "reason_needed": True,
+        "danger": True,
+        "back": back,
+    }
+
+
+def _policy_page(call: Call) -> dict[str, Any]:
+    account = call.path["account"]
+    page: dict[str, Any] = {"account": account, "checked": None, "conflict": None, "theirs": None, "error": None}
+    try:
+        detail = policies.policy(call.desk, call.ask(policies.AccountQuery))
+    except NotFoundError:
+        return {**page, "version": ABSENT, "text": policies.empty_policy(), "detail": None, "versions": []}
+    versions = policies.policy_versions(call.desk, call.ask(policies.AccountQuery)).items
+    facts = {"version": detail.version, "text": detail.text, "detail": detail, "versions": versions}
+    return {**page, **facts, "error": detail.error}
+
+
+def _heat(spaces: Sequence[SpaceCoverage], only: str | None, now: int) -> Iterator[tuple[str, Sequence[Square], int]]:
+    by_store: dict[str, list[SpaceCoverage]] = {}
+    for one in spaces:
+        if only in (None, one.store):
+            by_store.setdefault(one.store, []).append(one)
+    for store, found in by_store.items():
+        worst = sorted(found, key=lambda one: (not one.failed, one.coverage, one.oldest_check or 0))
+        shown = worst[:MOST_SQUARES]
+        if len(found) <= MOST_SQUARES:
+            shown = sorted(shown, key=lambda one: one.space)
+        yield store, [_square(one, now) for one in shown], len(found) - len(shown)
+
+
+def _square(one: SpaceCoverage, now: int) -> Square:
+    oldest = ago(one.oldest_check, now)
+    text = f"{one.space}: {one.checked:,} of {one.items:,} checked, {one.failed:,} faults, oldest check {oldest}"
+    if one.failed:
+        return Square(one.space, "bad", text)
+    if one.checked < one.items or one.oldest_check is None:
+        return Square(one.space, "never", text)
+    days = (now - one.oldest_check) / _DAY
+    tone = next(name for name, limit in (("a0", 1), ("a1", 7), ("a2", 31), ("a3", float("inf"))) if days < limit)
+    return Square(one.space, tone, text)

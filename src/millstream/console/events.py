@@ -1,0 +1,85 @@
+"""What changes, told to open pages as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from millstream.console.page import Pages
+from millstream.console_settings import Role
+from millstream.core.errors import MillstreamError
+from millstream.rest.api import error_answer
+from millstream.rest.desk import Desk
+from millstream.rest.figures import Sample
+from millstream.rest.signing import require
+from millstream.rest.watch import SAMPLE_SECONDS
+
+MOST_STREAMS = 200
+_RETRY_MILLISECONDS = 2_000
+
+
+class Events:
+    """The streams that are open; :meth:`close` ends them, so that a server can end."""
+
+    def __init__(self, desk: Desk, pages: Pages) -> None:
+        self._desk, self._pages = desk, pages
+        self._ended = asyncio.Event()
+        self._open = 0
+
+    def close(self) -> None:
+        """End every stream. To be called in the event loop."""
+        self._ended.set()
+
+    async def serve(self, request: Request) -> Response:
+        """A stream of samples, of the road where the page asks for it, and of the news that something changed."""
+        try:
+            await run_in_threadpool(require, request, self._desk.access, Role.VIEWER)
+        except MillstreamError as error:
+            return error_answer(error)
+        if self._open >= MOST_STREAMS or self._ended.is_set():
+            return Response("too many pages are open\n", 503, {"retry-after": "10"})
+        road = self._road if request.query_params.get("road") else None
+        return StreamingResponse(
+            self._stream(road), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
+
+    async def _stream(self, road: Callable[[], str] | None) -> AsyncIterator[bytes]:
+        self._open += 1
+        told: Sample | None = None
+        try:
+            yield b"retry: %d\n\n" % _RETRY_MILLISECONDS
+            while not self._ended.is_set():
+                samples = self._desk.watch.history()
+                latest = samples[-1] if samples else None
+                if latest is not None and (told is None or latest.at > told.at):
+                    yield event("sample", msgspec.json.encode(latest).decode())
+                    if told is None or _counts(latest) != _counts(told):
+                        yield event("changed", "")
+                    if road is not None:
+                        yield event("road", await run_in_threadpool(road))
+                    told = latest
+                try:
+                    async with asyncio.timeout(SAMPLE_SECONDS / 2):
+                        await self._ended.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._open -= 1
+
+    def _road(self) -> str:
+        return self._pages.fragment("road.html", o=self._desk.watch.overview())
+
+
+def event(name: str, data: str) -> bytes:
+    """One event; its data may have several lines."""
+    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
+    return f"event: {name}\n{lines}\n".encode()
+
+
+def _counts(sample: Sample) -> tuple[int, ...]:
+    return (sample.messages, sample.batches, sample.anchors, sample.open_tasks, sample.dead_tasks)

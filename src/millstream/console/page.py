@@ -1,0 +1,172 @@
+"""What every page does: find out who asks, look in a thread, render, and turn errors into pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+import jinja2
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from millstream.console_settings import Role
+from millstream.core.errors import InputError, MillstreamError
+from millstream.rest.access import AccessError, ForgedError, Visit
+from millstream.rest.api import MOST_BODY, convert, status_of
+from millstream.rest.bodies import read_body
+from millstream.rest.desk import Desk
+from millstream.rest.endpoint import Ask, NoBody, NoQuery, Who
+from millstream.rest.signing import require, set_visit, visit_of
+
+THEMES = ("light", "dark")
+MOST_FIELDS = 12_000
+_NOTICES = 500
+
+Look = Callable[["Call"], Mapping[str, Any] | Response]
+Handler = Callable[[Request], Any]
+
+
+class FormError(InputError):
+    """The form is not filled in as it has to be."""
+
+
+class Call:
+    """One request of a page: who asks, what stands in its address, and the fields of its form."""
+
+    def __init__(self, desk: Desk, request: Request, who: Who, form: Mapping[str, list[str]]) -> None:
+        self.desk = desk
+        self.who = who
+        self.path: Mapping[str, Any] = request.path_params
+        self.query: Mapping[str, str] = dict(request.query_params)
+        self._form = form
+
+    def field(self, name: str, default: str = "") -> str:
+        """The value of a field of the form."""
+        return self._form.get(name, [default])[-1]
+
+    def fields(self, name: str) -> list[str]:
+        """All values of a field of the form."""
+        return self._form.get(name, [])
+
+    def ask(
+        self, kind: type[Any] = NoQuery, body: Any = None, *, if_match: str | None = None, **more: Any
+    ) -> Ask[Any, Any]:
+        """The same question to a view: *kind* out of path and query (empty fields count as not given) and *more*."""
+        names = set(kind.__struct_fields__)
+        given = {name: value for name, value in self.query.items() if name in names and value != ""}
+        values = {**given, **{n: v for n, v in self.path.items() if n in names}, **more}
+        return Ask(convert(values, kind), NoBody() if body is None else body, self.who, if_match)
+
+
+class Pages:
+    """Makes handlers of functions that look at *desk* and return what a template shows."""
+
+    def __init__(self, desk: Desk, templates: jinja2.Environment) -> None:
+        self.desk = desk
+        self._templates = templates
+
+    def show(self, template: str, look: Look, role: Role = Role.VIEWER) -> Handler:
+        """The handler of a page: *look* runs in a thread, *template* shows what it returns."""
+
+        async def handler(request: Request) -> Response:
+            return await self._answered(request, role, look, template)
+
+        return handler
+
+    def act(self, look: Look, role: Role = Role.OPERATOR, template: str = "confirm.html") -> Handler:
+        """The handler of a form: checked to come from a page of this visit, then like :meth:`show`."""
+
+        async def handler(request: Request) -> Response:
+            return await self._answered(request, role, look, template, is_form=True)
+
+        return handler
+
+    def render(self, name: str, request: Request, who: Who | None, visit: Visit, **values: Any) -> str:
+        """The template *name* with what all pages know."""
+        theme = request.cookies.get("millstream_theme", "")
+        common = {
+            "who": who,
+            "theme": theme if theme in THEMES else "",
+            "token": self.desk.access.form_token(visit),
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "path": request.url.path,
+            "folder": self.desk.node.folder.name,
+            "now": self.desk.clock.now(),
+            "can": (lambda role: who is not None and who.role.covers(Role(role))),
+            "has_users": self.desk.access.has_users,
+            "notice": request.query_params.get("notice", "")[:_NOTICES],
+            "api": "/api/v1",
+        }
+        return self._templates.get_template(name).render({**common, **values})
+
+    def fragment(self, name: str, **values: Any) -> str:
+        """The template *name* by itself."""
+        return self._templates.get_template(name).render(values)
+
+    async def _answered(
+        self, request: Request, role: Role, look: Look, template: str, *, is_form: bool = False
+    ) -> Response:
+        access = self.desk.access
+        known = visit_of(request, access)
+        visit = known or access.new_visit()
+        who: Who | None = None
+        try:
+            who = await run_in_threadpool(require, request, access, role)
+            form: Mapping[str, list[str]] = {}
+            if is_form:
+                form = await read_form(request)
+                if known is None or not access.is_form_token(known, form.get("token", [""])[-1]):
+                    raise ForgedError
+            call = Call(self.desk, request, who, form)
+
+            def look_and_render() -> Response:
+                found = look(call)
+                if isinstance(found, Response):
+                    return found
+                return HTMLResponse(self.render(found.get("template", template), request, who, visit, **found))
+
+            response = await run_in_threadpool(look_and_render)
+        except AccessError:
+            back = request.url.path if request.method == "GET" else "/"
+            query = f"?{request.url.query}" if request.method == "GET" and request.url.query else ""
+            response = RedirectResponse(f"/sign-in?back={quote(back + query)}", 303)
+        except MillstreamError as error:
+            status = status_of(error)
+            html = self.render("error.html", request, who, visit, error=str(error), status=status)
+            response = HTMLResponse(html, status)
+        if known is None:
+            set_visit(response, access, visit)
+        return response
+
+
+async def read_form(request: Request, limit: int = MOST_BODY) -> Mapping[str, list[str]]:
+    """The fields of a form, bounded in size and number. Raises :class:`FormError`, ``TooLargeError``."""
+    data = await read_body(request, limit)
+    try:
+        return parse_qs(data.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise FormError(f"the form cannot be read: {error}") from error
+
+
+def done(path: str, notice: str) -> Response:
+    """Go to *path*, and say there what was done."""
+    mark = "&" if "?" in path else "?"
+    return RedirectResponse(f"{path}{mark}notice={quote(notice)}", 303)
+
+
+def local_path(path: str) -> str:
+    """*path*, where it leads to a page of this console; else the first page."""
+    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path
+    return path if safe and path.isprintable() else "/"
+
+
+def body_of(kind: type[Any], **values: Any) -> Any:
+    """What a view is sent, checked. Raises :class:`FormError` that names the field."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        text, _, where = str(error).partition(" - at `$")
+        raise FormError(f"{where.strip('`.') or 'the form'}: {text[:1].lower()}{text[1:]}") from error

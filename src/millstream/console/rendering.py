@@ -1,0 +1,117 @@
+"""Templates and files of the console: read once, named by their content, so that browsers may keep them for ever."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from millstream import __version__
+from millstream.console import formatting
+
+_MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+FOREVER = "public, max-age=31536000, immutable"
+
+
+class Assets:
+    """The files of the folder ``static``, under names that hold a part of their SHA-256."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[bytes, str]] = {}
+        self._names: dict[str, str] = {}
+        for folder in ("", "vendor"):
+            for file in resources.files("millstream.console").joinpath("static", folder).iterdir():
+                stem, dot, ending = file.name.rpartition(".")
+                if dot + ending in _MEDIA:
+                    data = file.read_bytes()
+                    name = f"{stem}.{hashlib.sha256(data).hexdigest()[:12]}.{ending}"
+                    self._files[name] = data, _MEDIA[dot + ending]
+                    self._names[file.name] = f"/static/{name}"
+
+    def url(self, name: str) -> str:
+        """The path of the file that was written as *name*."""
+        return self._names[name]
+
+    async def serve(self, request: Request) -> Response:
+        """One file; the browser may keep it."""
+        found = self._files.get(request.path_params["name"])
+        if found is None:
+            return PlainTextResponse("there is no such file\n", 404)
+        return Response(found[0], media_type=found[1], headers={"cache-control": FOREVER})
+
+
+def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environment:
+    """The templates, which escape everything; *clock* is the present time in microseconds."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("millstream.console"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update(
+        number=formatting.number,
+        brief=formatting.brief,
+        size=formatting.size,
+        percent=formatting.percent,
+        rate=formatting.rate,
+        span=formatting.span,
+        short=formatting.short,
+        tree=formatting.tree,
+        iso=formatting.iso,
+        ticks=formatting.ticks,
+        when=lambda at: formatting.when(at, clock()),
+        ago=lambda at: formatting.ago(at, clock()),
+    )
+    environment.globals.update(asset=assets.url, release=__version__, link=link, spark=spark, bars=bars)
+    return environment
+
+
+def link(path: str, **query: Any) -> str:
+    """*path* with *query*; what is None or empty is left out."""
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def spark(values: Sequence[float], width: int = 240, height: int = 36) -> str:
+    """*values* as the points of an SVG polyline, from left to right; empty for fewer than two."""
+    if len(values) < 2:
+        return ""
+    most = max(*values, 1e-9)
+    step = width / (len(values) - 1)
+    return " ".join(f"{n * step:.1f},{height - 1 - value / most * (height - 2):.1f}" for n, value in enumerate(values))
+
+
+def bars(
+    rows: Mapping[str, Sequence[tuple[int, int]]], width: int = 960, height: int = 28
+) -> Mapping[str, Sequence[tuple[str, str, str, str, int, int]]]:
+    """Counts over time as SVG rectangles (x, y, width, height) with their times and counts, by name."""
+    times = [at for found in rows.values() for at, _ in found]
+    if not times:
+        return {}
+    first, last, most = min(times), max(times), max(count for found in rows.values() for _, count in found)
+    gaps = [b - a for found in rows.values() for (a, _), (b, _) in itertools.pairwise(found)]
+    bucket = min(gaps, default=max(1, last - first)) or 1
+    scale = width / (last - first + bucket)
+    return {
+        name: [
+            (
+                f"{(at - first) * scale:.2f}",
+                f"{height - max(1.0, count / most * height):.2f}",
+                f"{max(0.8, bucket * scale - 0.4):.2f}",
+                f"{max(1.0, count / most * height):.2f}",
+                at,
+                count,
+            )
+            for at, count in found
+        ]
+        for name, found in rows.items()
+    }

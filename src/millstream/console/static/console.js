@@ -1,0 +1,105 @@
+// What a page gains by a script: it stays up to date, its charts can be read, and files can be dropped on a form.
+// Without it every page is whole as it came.
+(() => {
+  "use strict";
+  const state = document.getElementById("live-state");
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  const charts = [];
+  const shown = (samples, kind) => {
+    const times = samples.map((s) => s.at / 1e6);
+    if (kind === "rate") {
+      const rates = samples.map((s, n) => {
+        if (n === 0) return null;
+        const before = samples[n - 1];
+        return Math.max(0, (s.messages - before.messages) / Math.max((s.at - before.at) / 1e6, 0.001));
+      });
+      return [times, rates];
+    }
+    return [times, samples.map((s) => s.open_tasks), samples.map((s) => s.dead_tasks)];
+  };
+  const at = (u, v) => (v === null ? "–" : clock(v, 8));
+  const series = (kind) =>
+    kind === "rate"
+      ? [{ label: "UTC", value: at }, { label: "messages a second", value: (u, v) => (v === null ? "–" : v.toFixed(1)), stroke: colour("--line"), width: 1.5, fill: colour("--accent-soft") + "66", points: { show: false } }]
+      : [
+          { label: "UTC", value: at },
+          { label: "open", stroke: colour("--line"), width: 1.5, points: { show: false } },
+          { label: "dead", stroke: colour("--line2"), width: 1.5, points: { show: false } },
+        ];
+  const clock = (seconds, digits) => new Date(seconds * 1000).toISOString().slice(11, 11 + digits);
+  const brief = (v) => (v >= 1e6 ? v / 1e6 + " M" : v >= 1e4 ? v / 1e3 + " k" : String(v));
+  const draw = (box, samples) => {
+    if (samples.length < 2 || !window.uPlot) return null;
+    const kind = box.dataset.chart;
+    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    box.replaceChildren();
+    return new uPlot(
+      {
+        width: box.clientWidth, height: 150, tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
+        scales: { y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
+        axes: [{ ...axis, space: 80, values: (u, ticks) => ticks.map((t) => clock(t, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 46, values: (u, ticks) => ticks.map(brief) }],
+        series: series(kind), cursor: { points: { size: 6 } }, legend: { live: true },
+      },
+      shown(samples, kind), box,
+    );
+  };
+  for (const box of document.querySelectorAll("[data-chart]")) {
+    const chart = { box, samples: [], plot: null };
+    charts.push(chart);
+    fetch(box.dataset.source).then((r) => (r.ok ? r.json() : { items: [] })).then((found) => {
+      chart.samples = found.items;
+      chart.plot = draw(box, chart.samples);
+    }).catch(() => {});
+  }
+  const add = (sample) => {
+    for (const chart of charts) {
+      const last = chart.samples[chart.samples.length - 1];
+      if (last && last.at >= sample.at) continue;
+      chart.samples.push(sample);
+      if (chart.samples.length > 900) chart.samples.shift();
+      if (chart.plot) chart.plot.setData(shown(chart.samples, chart.box.dataset.chart));
+      else chart.plot = draw(chart.box, chart.samples);
+    }
+  };
+  addEventListener("resize", () => {
+    for (const { plot, box } of charts) if (plot) plot.setSize({ width: box.clientWidth, height: 150 });
+  });
+
+  // The server tells of what changed; it is asked again by itself after a break.
+  const road = document.querySelector("[data-live=road]");
+  const live = document.getElementById("live");
+  if ((road || live || charts.length) && window.EventSource) {
+    const events = new EventSource(road ? "/events?road=1" : "/events");
+    events.onopen = () => { state.hidden = false; state.classList.remove("lost"); state.textContent = "live"; };
+    events.onerror = () => { state.hidden = false; state.classList.add("lost"); state.textContent = "the server is away; trying again"; };
+    events.addEventListener("sample", (event) => add(JSON.parse(event.data)));
+    events.addEventListener("changed", () => {
+      if (!document.hidden && live && !live.contains(document.activeElement)) htmx.trigger(document.body, "changed");
+    });
+    events.addEventListener("road", (event) => {
+      if (!document.hidden && !road.contains(document.activeElement)) road.innerHTML = event.data;
+    });
+    addEventListener("pagehide", () => events.close());
+  }
+
+  // A proof may be dropped on its field.
+  for (const field of document.querySelectorAll("[data-drop]")) {
+    field.addEventListener("dragover", (event) => event.preventDefault());
+    field.addEventListener("drop", (event) => {
+      const file = event.dataTransfer.files[0];
+      if (!file) return;
+      event.preventDefault();
+      file.text().then((text) => { field.value = text; });
+    });
+  }
+
+  // "/" leads to the search field, as people expect.
+  addEventListener("keydown", (event) => {
+    const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
+    if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      document.getElementById("find").focus();
+    }
+  });
+})();

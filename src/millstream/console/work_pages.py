@@ -1,0 +1,124 @@
+"""The pages of work: queues and dead letters, workers, the system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from millstream.console.page import Call, FormError, Pages, body_of, done
+from millstream.console.road_pages import parsed
+from millstream.rest.views import queues, system
+
+
+def routes(pages: Pages) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/queues", pages.show("queues.html", list_queues)),
+        Route("/queues/{queue}", pages.show("queue.html", show_queue)),
+        Route("/queues/{queue}/redrive", pages.act(redrive), methods=["POST"]),
+        Route("/queues/{queue}/discard", pages.act(discard), methods=["POST"]),
+        Route("/queues/{queue}/{task:int}", pages.show("task.html", show_task)),
+        Route("/workers", pages.show("workers.html", show_workers)),
+        Route("/system", pages.show("system.html", show_system)),
+    ]
+
+
+def list_queues(call: Call) -> Mapping[str, Any]:
+    """All queues."""
+    found = queues.queues(call.desk, call.ask())
+    return {"queues": found.items, "open_tasks": [sample.open_tasks for sample in call.desk.watch.history()]}
+
+
+def show_queue(call: Call) -> Mapping[str, Any]:
+    """One queue, its dead letters by cause and one by one."""
+    detail = queues.queue(call.desk, call.ask(queues.QueueQuery))
+    ask = call.ask(queues.DeadQuery)
+    dead = queues.dead(call.desk, ask)
+    return {"d": detail, "q": detail.figures, "dead": dead, "cause": ask.query.cause, "after": ask.query.after}
+
+
+def show_task(call: Call) -> Mapping[str, Any]:
+    """One dead task."""
+    name, number = call.path["queue"], call.path["task"]
+    found = queues.dead(call.desk, call.ask(queues.DeadQuery, after=max(0, number - 1), limit=1))
+    if not found.items or found.items[0].task_id != number:
+        raise queues.NoTaskError(f"the queue {name} has no dead task {number}; it was redriven or discarded")
+    row = found.items[0]
+    return {"queue": name, "row": row, "parsed": parsed(row.body)}
+
+
+def redrive(call: Call) -> Mapping[str, Any] | Response:
+    """Try dead tasks again."""
+    name, chosen, words = call.path["queue"], *_chosen(call)
+    if call.field("confirmed") != "yes":
+        effect = f"{words} of the queue {name}: tried again, as if new."
+        return _confirm(call, "Redrive", effect, danger=False)
+    settled = queues.redrive(call.desk, call.ask(queues.QueueQuery, body_of(queues.Redrive, **chosen)))
+    return done(f"/queues/{quote(name)}", f"{settled.tasks:,} tasks are ready again.")
+
+
+def discard(call: Call) -> Mapping[str, Any] | Response:
+    """Give dead tasks up, with a reason."""
+    name, chosen, words = call.path["queue"], *_chosen(call)
+    if call.field("confirmed") != "yes":
+        return _confirm(call, "Discard", f"{words} of the queue {name}: given up for good.", danger=True)
+    body = body_of(queues.Discard, reason=call.field("reason").strip(), **chosen)
+    settled = queues.discard(call.desk, call.ask(queues.QueueQuery, body))
+    return done(f"/queues/{quote(name)}", f"{settled.tasks:,} tasks were discarded; the trail keeps the reason.")
+
+
+def show_workers(call: Call) -> Mapping[str, Any]:
+    """Who works, and how many should."""
+    return {
+        "workers": system.workers(call.desk, call.ask()).items,
+        "pools": system.pools(call.desk, call.ask()).items,
+    }
+
+
+def show_system(call: Call) -> Mapping[str, Any]:
+    """Settings, versions, health, and the trail."""
+    desk, survey = call.desk, call.desk.watch.survey
+    return {
+        "health": system.health(desk, call.ask()),
+        "settings": system.settings(desk, call.ask()).items,
+        "versions": system.versions(desk, call.ask()).items,
+        "trail": system.trail(desk, call.ask(system.TrailQuery)),
+        "before": call.query.get("before"),
+        "whole_folder": str(desk.node.folder),
+        "free": survey.free_bytes,
+        "started_at": desk.started_at,
+        "survey_seconds": survey.seconds,
+        "users": list(desk.settings.users),
+    }
+
+
+def _chosen(call: Call) -> tuple[dict[str, Any], str]:
+    """Which dead tasks the form speaks of, and in words."""
+    if call.field("by") == "cause":
+        cause = call.field("cause")
+        count = next((one.count for one in call.desk.queues.causes(call.path["queue"]) if one.cause == cause), 0)
+        return {"cause": cause}, f"{count:,} dead tasks with the cause “{cause or 'none given'}”"
+    ids = call.fields("task")
+    if not ids:
+        raise FormError("choose some tasks first")
+    return {"task_ids": ids}, f"{len(ids):,} dead task{'' if len(ids) == 1 else 's'}"
+
+
+def _confirm(call: Call, verb: str, effect: str, *, danger: bool) -> Mapping[str, Any]:
+    name = quote(call.path["queue"])
+    ids = call.fields("task")
+    hidden = [("by", call.field("by")), *([("cause", call.field("cause"))] if call.field("by") == "cause" else [])]
+    return {
+        "what": f"{verb} them" if len(ids) != 1 else f"{verb} it",
+        "effect": effect[:1].upper() + effect[1:],
+        "details": [f"task {one}" for one in ids[:20]] + (["…"] if len(ids) > 20 else []),
+        "action": f"/queues/{name}/{verb.lower()}",
+        "hidden": [*hidden, *(("task", one) for one in ids)],
+        "reason_needed": danger,
+        "danger": danger,
+        "back": f"/queues/{name}",
+    }

@@ -1,0 +1,186 @@
+"""The interface for programs: every endpoint under ``/api/v1``, its description, health and figures.
+
+An answer is JSON; a table is CSV with ``?format=csv``. An error is ``{"code": …, "message": …}`` with the status of its
+kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from millstream.console_settings import Role
+from millstream.core.errors import InputError, MillstreamError
+from millstream.mill.policy_saving import PolicyConflictError
+from millstream.rest.access import AccessError, ForbiddenError, ForgedError, GuessingError
+from millstream.rest.bodies import answer, read_body, refusal
+from millstream.rest.description import PREFIX, describe
+from millstream.rest.desk import Desk
+from millstream.rest.endpoint import Ask, Endpoint, File, NoBody
+from millstream.rest.prometheus import exposition
+from millstream.rest.signing import require
+from millstream.rest.tables import to_csv
+from millstream.rest.views import all_endpoints
+from millstream.rest.views.policies import PolicyDetail
+from millstream.rest.views.system import look_at_health
+
+MOST_BODY = 20 << 20
+
+
+class QueryError(InputError):
+    """What is asked cannot be understood."""
+
+
+class UnconditionalError(InputError):
+    """Say over which version this is to be saved: the header If-Match is missing."""
+
+
+_STATUSES: list[tuple[type[MillstreamError], int, str]] = [
+    (AccessError, 401, "sign_in"),
+    (ForbiddenError, 403, "forbidden"),
+    (ForgedError, 403, "forged"),
+    (GuessingError, 429, "too_many_requests"),
+    (UnconditionalError, 428, "unconditional"),
+    (PolicyConflictError, 412, "changed_meanwhile"),
+]
+
+
+def api_routes(desk: Desk) -> list[BaseRoute]:
+    """The routes of the interface for programs."""
+    routes: list[BaseRoute] = [
+        Route(PREFIX + endpoint.path, _Handler(desk, endpoint).answer, methods=[endpoint.method])
+        for endpoint in all_endpoints()
+    ]
+    others = _Others(desk)
+    return [
+        *routes,
+        Route(f"{PREFIX}/openapi.json", others.openapi),
+        Route("/metrics", others.metrics),
+        Route("/healthz", others.alive),
+        Route("/readyz", others.ready),
+    ]
+
+
+def status_of(error: MillstreamError) -> int:
+    """The status with which *error* is answered."""
+    return error_answer(error).status_code
+
+
+def error_answer(error: MillstreamError) -> Response:
+    """*error* as JSON."""
+    for kind, status, code in _STATUSES:
+        if isinstance(error, kind):
+            response = refusal(error, code)
+            response.status_code = status
+            if status == 401:
+                response.headers["www-authenticate"] = 'Basic realm="Millstream", charset="UTF-8"'
+            return response
+    response = refusal(error)
+    if response.status_code == 500:  # raised on purpose, so no fault of ours: things are not as they would have to be
+        response.status_code = 409
+    return response
+
+
+def query_of(endpoint: Endpoint, request: Request) -> Any:
+    """What the request asks, checked. Raises :class:`QueryError`."""
+    given: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given or name in endpoint.in_path:
+            raise QueryError(f"{name[:80]!r} is given twice")
+        if name != "format":
+            given[name] = value
+    return convert({**given, **request.path_params}, endpoint.query)
+
+
+def convert(values: Mapping[str, Any], kind: type[Any]) -> Any:
+    """*values*, all of them text, as *kind*. Raises :class:`QueryError`."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise QueryError(_reason(error)) from error
+
+
+class _Handler:
+    def __init__(self, desk: Desk, endpoint: Endpoint) -> None:
+        self._desk, self._endpoint = desk, endpoint
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            return await self._answer(request)
+        except MillstreamError as error:
+            return error_answer(error)
+
+    async def _answer(self, request: Request) -> Response:
+        endpoint = self._endpoint
+        who = await run_in_threadpool(require, request, self._desk.access, endpoint.role)
+        form = request.query_params.get("format", "json")
+        if form not in ("json", "csv") or (form == "csv" and not endpoint.is_table):
+            raise QueryError(f"the format {form[:20]!r} is not to be had here")
+        query = query_of(endpoint, request)
+        body: Any = NoBody()
+        if endpoint.body is not NoBody:
+            body = _body(await read_body(request, MOST_BODY), endpoint.body)
+        if_match = request.headers.get("if-match", "").strip('"') or None
+        if endpoint.conditional and if_match is None:
+            raise UnconditionalError
+        found = await run_in_threadpool(endpoint.handler, self._desk, Ask(query, body, who, if_match))
+        return self._respond(found, form)
+
+    def _respond(self, found: Any, form: str) -> Response:
+        if isinstance(found, File):
+            name = f'attachment; filename="{_safe(found.name)}"'
+            return Response(found.data, media_type=found.media, headers={"content-disposition": name})
+        if form == "csv":
+            name = f'attachment; filename="{self._endpoint.name}.csv"'
+            data = to_csv(found, self._endpoint.answer.__args__[0])
+            return Response(data, media_type="text/csv; charset=utf-8", headers={"content-disposition": name})
+        response = answer(found)
+        if isinstance(found, PolicyDetail):
+            response.headers["etag"] = f'"{found.version}"'
+        return response
+
+
+class _Others:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def openapi(self, _request: Request) -> Response:
+        return answer(describe())
+
+    async def metrics(self, request: Request) -> Response:
+        try:
+            await run_in_threadpool(require, request, self._desk.access, Role.VIEWER)
+        except MillstreamError as error:
+            return error_answer(error)
+        text = await run_in_threadpool(exposition, self._desk)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def alive(self, _request: Request) -> Response:
+        return answer({"status": "ok"})
+
+    async def ready(self, _request: Request) -> Response:
+        found = await run_in_threadpool(look_at_health, self._desk)
+        return answer({"status": "ready" if found.ready else "not ready"}, 200 if found.ready else 503)
+
+
+def _body(data: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise QueryError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    text, _, path = str(error).partition(" - at `$")
+    where = path.strip("`.")
+    return f"{where}: {text[:1].lower()}{text[1:]}" if where else f"{text[:1].lower()}{text[1:]}"
+
+
+def _safe(name: str) -> str:
+    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in "._-") else "_" for sign in name)

@@ -1,0 +1,139 @@
+"""Endpoints declared once: routes, the checks of what is asked, the description and tables of text follow from that."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+from millstream.console_settings import Role
+
+if TYPE_CHECKING:
+    from millstream.rest.desk import Desk
+
+Item = TypeVar("Item")
+QueryT = TypeVar("QueryT")
+BodyT = TypeVar("BodyT")
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+"""An integer that a program in JavaScript reads exactly as well."""
+Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+
+
+class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Nothing to be asked."""
+
+
+class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Nothing to be sent."""
+
+
+class Who(msgspec.Struct, frozen=True):
+    """Who asks, and what they may do."""
+
+    name: str
+    role: Role
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask(Generic[QueryT, BodyT]):
+    """One call: what stands in path and query, what was sent, by whom, and over which version (``If-Match``)."""
+
+    query: QueryT
+    body: BodyT
+    who: Who
+    if_match: str | None = None
+
+
+class Listing(msgspec.Struct, Generic[Item], frozen=True):
+    """Rows of a table. ``next`` is what ``after`` has to be for the rows that follow, None at the end; ``total`` counts
+    all rows, where that is known; ``as_of`` is when they were counted (microseconds), None for just now."""
+
+    items: Sequence[Item]
+    next: str | None = None
+    total: int | None = None
+    as_of: int | None = None
+
+
+class File(msgspec.Struct, frozen=True):
+    """Bytes to be saved under ``name``."""
+
+    name: str
+    data: bytes
+    media: str = "application/octet-stream"
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """One operation of the interface. ``path`` has the fields of ``query`` that stand in braces in it."""
+
+    method: str
+    path: str
+    query: type[Any]
+    body: type[Any]
+    role: Role
+    answer: Any
+    handler: Callable[[Desk, Ask[Any, Any]], Any]
+    conditional: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its id in the description."""
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        """The first line of the handler's docstring."""
+        return inspect.getdoc(self.handler).partition("\n")[0]  # type: ignore[union-attr]
+
+    @property
+    def in_path(self) -> Sequence[str]:
+        """The fields of ``query`` that stand in the path, in order."""
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it answers with a :class:`Listing`, which is to be had as CSV too."""
+        return getattr(self.answer, "__origin__", None) is Listing
+
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+class Endpoints:
+    """Endpoints in the order in which they were declared."""
+
+    def __init__(self) -> None:
+        self.all: list[Endpoint] = []
+
+    def get(self, path: str, query: type[Any] = NoQuery, role: Role = Role.VIEWER) -> Callable[[Handler], Handler]:
+        """Declare a handler that looks."""
+        return self._declare("GET", path, query, NoBody, role)
+
+    def post(
+        self,
+        path: str,
+        query: type[Any] = NoQuery,
+        body: type[Any] = NoBody,
+        role: Role = Role.OPERATOR,
+    ) -> Callable[[Handler], Handler]:
+        """Declare a handler that acts."""
+        return self._declare("POST", path, query, body, role)
+
+    def put(self, path: str, query: type[Any], body: type[Any], role: Role) -> Callable[[Handler], Handler]:
+        """Declare a handler that replaces something over a version of it."""
+        return self._declare("PUT", path, query, body, role, conditional=True)
+
+    def _declare(
+        self, method: str, path: str, query: type[Any], body: type[Any], role: Role, *, conditional: bool = False
+    ) -> Callable[[Handler], Handler]:
+        def declare(handler: Handler) -> Handler:
+            answer = get_type_hints(handler)["return"]
+            self.all.append(Endpoint(method, path, query, body, role, answer, handler, conditional))
+            return handler
+
+        return declare

@@ -1,0 +1,72 @@
+"""What is not well on a node, what is done about it, and where to look: a pure function of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from millstream.rest.figures import CheckFigures, Fault, QueueFigures
+from millstream.rest.survey import LOW_DISK, Survey
+
+BAD, WARN = "bad", "warn"
+_OLDEST_CHECK = 90 * 24 * 3600 * 1_000_000
+
+
+def find_faults(
+    survey: Survey, queues: Sequence[QueueFigures], checks: CheckFigures, unreadable: Mapping[str, str]
+) -> Sequence[Fault]:
+    """Everything that a person should know of, the worst first."""
+    found = [*_anchoring(survey), *_copies(survey, checks), *_queues(queues, unreadable), *_machine(survey)]
+    return sorted(found, key=lambda fault: fault.severity != BAD)
+
+
+def _anchoring(survey: Survey) -> Iterator[Fault]:
+    index, journal = survey.index, survey.journal
+    if index.invalid_anchors:
+        text = f"{index.invalid_anchors:,} anchors are invalid as a whole"
+        yield Fault(
+            "invalid-anchors", BAD, text, "they hold nothing; replay the ledger to see why", "/anchors?only=bad"
+        )
+    if index.invalid_batches or journal.rejected:
+        text = f"{index.invalid_batches + journal.rejected:,} batches were rejected, with a reason each"
+        yield Fault("rejected-batches", WARN, text, "nothing is anchored twice; see the reasons", "/batches?only=bad")
+    if survey.head and survey.head.number > survey.position:
+        text = f"{survey.head.number - survey.position:,} anchors were not read back yet"
+        yield Fault("observer-behind", WARN, text, "`millstream anchor observe` reads them", "/anchors")
+
+
+def _copies(survey: Survey, checks: CheckFigures) -> Iterator[Fault]:
+    if checks.failed:
+        doing = f"{checks.repairs_waiting:,} repairs wait for workers" if checks.repairs_waiting else "nobody repairs"
+        text = f"{checks.failed:,} copies are damaged, missing or not recorded"
+        yield Fault("findings", BAD, text, f"{doing}; repair them one by one or with workers", "/integrity/findings")
+    if survey.holds:
+        text = f"{survey.holds:,} mass deletes or changes are held"
+        yield Fault("held", WARN, text, "nothing of them happens until somebody approves it", "/integrity#held")
+    never = checks.copies - checks.checked
+    if never:
+        text = f"{never:,} copies were never checked (coverage {checks.coverage:.1%})"
+        yield Fault("unchecked", WARN, text, "`millstream mill check` reads every bit", "/integrity")
+    if checks.oldest_check is not None and survey.at - checks.oldest_check > _OLDEST_CHECK:
+        days = (survey.at - checks.oldest_check) // (24 * 3600 * 1_000_000)
+        text = f"some copies were last checked {days:,} days ago"
+        yield Fault("stale-checks", WARN, text, "`millstream mill check` reads every bit", "/integrity")
+
+
+def _queues(queues: Sequence[QueueFigures], unreadable: Mapping[str, str]) -> Iterator[Fault]:
+    for queue in queues:
+        if queue.dead:
+            text = f"{queue.dead:,} tasks of the queue {queue.queue} are dead"
+            yield Fault("dead-letters", BAD, text, "nobody tries them again until you do", f"/queues/{queue.queue}")
+        if queue.queue == "bit-error" and queue.ready:
+            text = f"{queue.ready:,} findings wait for a person"
+            yield Fault("for-people", WARN, text, "no vote could decide them", "/integrity/findings")
+    for name, why in unreadable.items():
+        yield Fault("queue", BAD, f"the queue {name} cannot be read: {why}", "its log has to be restored", "/queues")
+
+
+def _machine(survey: Survey) -> Iterator[Fault]:
+    for what, why in survey.troubles.items():
+        yield Fault("trouble", BAD, f"{what} cannot be looked at: {why}", "it is looked at again shortly", "/system")
+    if survey.free_bytes is not None and survey.free_bytes < LOW_DISK:
+        text = f"the disk of the data folder has {survey.free_bytes / 1e6:,.0f} MB left"
+        yield Fault("disk", BAD, text, "free some, or move older blocks to a tier", "/system")

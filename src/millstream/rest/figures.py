@@ -1,0 +1,121 @@
+"""What a node looks like at one moment: the stations of the road, the queues, and what is not well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Counters at one moment (``at`` in microseconds): messages in all logs, batches that were handed to the batch
+    writer, anchors, tasks that are open, and tasks that are dead."""
+
+    at: int
+    messages: int
+    batches: int
+    anchors: int
+    open_tasks: int
+    dead_tasks: int
+
+
+class LogFigures(msgspec.Struct, frozen=True):
+    """All logs of messages. ``lag`` is that of the slowest consumer of all, ``slowest``, in messages, and
+    ``oldest_unprocessed_at`` when the first of these was received. Times in microseconds."""
+
+    logs: int = 0
+    messages: int = 0
+    bytes: int = 0
+    per_second: float = 0.0
+    last_received_at: int | None = None
+    lag: int = 0
+    slowest: str | None = None
+    oldest_unprocessed_at: int | None = None
+
+
+class BatchFigures(msgspec.Struct, frozen=True):
+    """Batches: ``waiting`` for a cut, ``under_way`` to their anchor, and what was rejected."""
+
+    batches: int = 0
+    waiting: int = 0
+    under_way: int = 0
+    anchored: int = 0
+    messages: int = 0
+    rejected_messages: int = 0
+    rejected_batches: int = 0
+    per_minute: float = 0.0
+
+
+class AnchorFigures(msgspec.Struct, frozen=True):
+    """The ledger: its entries, the hash of the last one, and how many the observer has not read yet (``behind``)."""
+
+    anchors: int = 0
+    head: str | None = None
+    head_at: int | None = None
+    behind: int = 0
+    invalid: int = 0
+
+
+class CopyFigures(msgspec.Struct, frozen=True):
+    """Copies on all stores; ``waiting`` counts tasks of duplication."""
+
+    copies: int = 0
+    bytes: int = 0
+    stores: int = 0
+    spaces: int = 0
+    waiting: int = 0
+
+
+class CheckFigures(msgspec.Struct, frozen=True):
+    """Checks of every bit: the share of copies that was ever checked, and what the last checks found."""
+
+    copies: int = 0
+    checked: int = 0
+    coverage: float = 1.0
+    failed: int = 0
+    missing: int = 0
+    oldest_check: int | None = None
+    newest_check: int | None = None
+    repairs_waiting: int = 0
+
+
+class QueueFigures(msgspec.Struct, frozen=True):
+    """One work queue. ``desired_workers`` is a figure for autoscalers, None for queues that no pool serves."""
+
+    queue: str
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+    exact: bool
+    as_of: int
+    desired_workers: int | None = None
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something that is not well: how bad (``bad``, ``warn``), what, what is done about it, and the page about it."""
+
+    kind: str
+    severity: str
+    text: str
+    remedy: str
+    page: str
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """The whole road at one moment; ``surveyed_at`` is when the slower figures were counted (microseconds)."""
+
+    at: int
+    surveyed_at: int
+    log: LogFigures
+    batches: BatchFigures
+    anchors: AnchorFigures
+    copies: CopyFigures
+    checks: CheckFigures
+    queues: Sequence[QueueFigures]
+    faults: Sequence[Fault]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults

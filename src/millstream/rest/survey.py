@@ -1,0 +1,236 @@
+"""The slower figures of a node: one look at all logs, the journal, the ledger, and the manifest of copies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.anchoring.index import Totals
+from millstream.anchoring.ledger import LedgerEntry
+from millstream.anchoring.states import JournalTotals
+from millstream.core.errors import MillstreamError
+from millstream.log import Log, LogInfo
+from millstream.mill.coverage import SpaceCoverage, coverage_of, findings_of
+from millstream.mill.manifest import ManifestRow
+from millstream.rest.figures import AnchorFigures, BatchFigures, CheckFigures, CopyFigures, LogFigures
+
+if TYPE_CHECKING:
+    from millstream.rest.desk import Desk
+
+Value = TypeVar("Value")
+
+MOST_FINDINGS = 2_000
+SYSTEM_LOGS = ("queue.", "broker.", "registry.")
+LOW_DISK = 1_000_000_000
+_OWN_CONSUMERS = frozenset({"snapshot"})
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a consumer is behind its log, in messages, and when the first of these was received (microseconds)."""
+
+    log: str
+    consumer: str
+    pointer: int
+    lag: int
+    oldest_at: int | None
+
+
+class LogRow(msgspec.Struct, frozen=True):
+    """One log as it stands. ``kind`` says what is in it: ``messages``, ``batches``, ``ledger``, ``queue``, ``broker``.
+
+    ``bytes`` as stored; times in microseconds, None in an empty log; ``lag`` is that of its slowest consumer.
+    """
+
+    log: str
+    kind: str
+    first_id: int
+    last_id: int
+    messages: int
+    bytes: int
+    first_received_at: int | None
+    last_received_at: int | None
+    consumers: int
+    lag: int
+    writer: str | None
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """What was found at ``at`` (microseconds) in ``seconds``; ``troubles`` names what could not be looked at."""
+
+    at: int
+    seconds: float
+    logs: Sequence[LogRow] = ()
+    lags: Sequence[Lag] = ()
+    journal: JournalTotals = JournalTotals()
+    index: Totals = Totals(0, 0, 0, 0, 0, 0)
+    head: LedgerEntry | None = None
+    position: int = 0
+    spaces: Sequence[SpaceCoverage] = ()
+    findings: Sequence[ManifestRow] = ()
+    holds: int = 0
+    free_bytes: int | None = None
+    troubles: Mapping[str, str] = {}
+
+
+def kind_of(desk: Desk, log: str) -> str:
+    """What is in the log of this name."""
+    if log.startswith("queue."):
+        return "queue"
+    if log == "ledger" or log.endswith(".ledger"):
+        return "ledger"
+    if log.startswith(SYSTEM_LOGS):
+        return "broker"
+    return "batches" if (desk.node.folder / "batching" / f"{log}.state").exists() else "messages"
+
+
+def take_survey(desk: Desk) -> Survey:
+    """Look at everything once. What cannot be looked at is left out and named."""
+    began, node = desk.clock.monotonic(), desk.node
+    troubles: dict[str, str] = {}
+
+    def look(what: str, function: Callable[[], Value], otherwise: Value) -> Value:
+        try:
+            return function()
+        except (MillstreamError, OSError, sa.exc.SQLAlchemyError) as error:
+            troubles[what] = str(error).partition("\n")[0][:300]
+            return otherwise
+
+    nobody: Sequence[str] = ()
+    nothing_found: list[tuple[LogRow, list[Lag]]] = []
+    rows, lags = list[LogRow](), list[Lag]()
+    for name in look("logs", node.store.logs, nobody):
+        found = look(f"log {name}", partial(_rows, desk, name), nothing_found)
+        rows += [row for row, _ in found]
+        lags += [lag for _, of_log in found for lag in of_log]
+    position = look("observer", node.observer.index.position, None)
+    nothing = Totals(0, 0, 0, 0, 0, 0)
+    survey = Survey(
+        desk.clock.now(),
+        0.0,
+        rows,
+        sorted(lags, key=lambda lag: -lag.lag),
+        look("journal", node.journal.totals, JournalTotals()),
+        look("anchors", node.observer.index.totals, nothing),
+        look("ledger", node.ledger.head, None),
+        position[0] if position else 0,
+        look("manifest", lambda: coverage_of(node.database), ()),
+        look("findings", lambda: findings_of(node.database, MOST_FINDINGS), ()),
+        look("brake", lambda: len(node.brake.holds()), 0),
+        look("disk", lambda: shutil.disk_usage(node.folder).free, None),
+        troubles,
+    )
+    return msgspec.structs.replace(survey, seconds=desk.clock.monotonic() - began)
+
+
+def _rows(desk: Desk, name: str) -> list[tuple[LogRow, list[Lag]]]:
+    return [look_at(desk, name)]
+
+
+def look_at(desk: Desk, name: str) -> tuple[LogRow, list[Lag]]:
+    """How the log *name* stands, and its consumers."""
+    log = desk.log(name)
+    info, kind = log.info(), kind_of(desk, log.name)
+    own = _OWN_CONSUMERS if kind == "queue" else frozenset[str]()
+    lags = [_lag(log, info, name, pointer) for name, pointer in info.consumers.items() if name not in own]
+    row = LogRow(
+        info.name,
+        kind,
+        info.first_id,
+        info.last_id,
+        info.count,
+        info.bytes,
+        info.min_received_at,
+        info.max_received_at,
+        len(lags),
+        max((lag.lag for lag in lags), default=0),
+        info.writer,
+    )
+    return row, lags
+
+
+def _lag(log: Log, info: LogInfo, consumer: str, pointer: int) -> Lag:
+    first = max(pointer + 1, info.first_id)
+    lag = max(0, info.last_id - pointer)
+    oldest = None
+    if lag and first <= info.last_id:
+        for batch in log.read(first, first, columns=["received_at"], gaps="all"):
+            oldest = next(iter(batch.arrow.column("received_at").to_pylist()), None)
+    return Lag(log.name, consumer, pointer, lag, oldest)
+
+
+def log_figures(survey: Survey, per_second: float) -> LogFigures:
+    """The station of the log."""
+    rows = [row for row in survey.logs if row.kind == "messages"]
+    names = {row.log for row in rows}
+    slowest = next((lag for lag in survey.lags if lag.log in names and lag.lag), None)
+    return LogFigures(
+        len(rows),
+        sum(row.messages for row in rows),
+        sum(row.bytes for row in rows),
+        per_second,
+        max((row.last_received_at for row in rows if row.last_received_at is not None), default=None),
+        slowest.lag if slowest else 0,
+        f"{slowest.log} / {slowest.consumer}" if slowest else None,
+        min((lag.oldest_at for lag in survey.lags if lag.log in names and lag.oldest_at is not None), default=None),
+    )
+
+
+def batch_figures(survey: Survey, per_minute: float) -> BatchFigures:
+    """The station of batches."""
+    journal, index = survey.journal, survey.index
+    return BatchFigures(
+        max(journal.accepted + journal.cut + journal.anchored + journal.observed, index.batches),
+        journal.accepted,
+        journal.cut + journal.anchored,
+        index.batches,
+        index.messages,
+        index.rejects + journal.waiting_rejects,
+        journal.rejected,
+        per_minute,
+    )
+
+
+def anchor_figures(survey: Survey) -> AnchorFigures:
+    """The station of anchors."""
+    head, index = survey.head, survey.index
+    number = head.number if head else 0
+    return AnchorFigures(
+        number,
+        head.hash if head else None,
+        head.time if head else None,
+        max(0, number - survey.position),
+        index.invalid_anchors + index.invalid_batches,
+    )
+
+
+def copy_figures(survey: Survey, waiting: int) -> CopyFigures:
+    """The station of copies."""
+    rows = survey.spaces
+    return CopyFigures(
+        sum(row.items for row in rows),
+        sum(row.bytes for row in rows),
+        len({row.store for row in rows}),
+        len({row.space for row in rows}),
+        waiting,
+    )
+
+
+def check_figures(survey: Survey, repairs: int) -> CheckFigures:
+    """The station of checks."""
+    rows = survey.spaces
+    items, checked = sum(row.items for row in rows), sum(row.checked for row in rows)
+    return CheckFigures(
+        items,
+        checked,
+        checked / items if items else 1.0,
+        sum(row.failed for row in rows),
+        sum(row.missing for row in rows),
+        min((row.oldest_check for row in rows if row.oldest_check is not None), default=None),
+        max((row.newest_check for row in rows if row.newest_check is not None), default=None),
+        repairs,
+    )

@@ -1,0 +1,25 @@
+"""What can be asked of a node and done to it, by topic: endpoints, which the pages of the console show as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.rest.endpoint import Endpoint
+from millstream.rest.views import (
+    anchors,
+    identifiers,
+    integrity,
+    logs,
+    overview,
+    policies,
+    proofs,
+    queues,
+    system,
+)
+
+_MODULES = (overview, logs, queues, policies, integrity, anchors, identifiers, proofs, system)
+
+
+def all_endpoints() -> Sequence[Endpoint]:
+    """Every endpoint, by topic."""
+    return [endpoint for module in _MODULES for endpoint in module.endpoints.all]

@@ -1,0 +1,212 @@
+"""Batches and anchors: how batches stand, the ledger, what is under an anchor, and the files themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from millstream.anchoring.content import read_manifest
+from millstream.anchoring.errors import AnchoringError
+from millstream.anchoring.journal_reading import BatchRow, RejectCount
+from millstream.anchoring.ledger import LedgerEntry
+from millstream.anchoring.manifest import MAX_FILE_BYTES, Manifest
+from millstream.core.cid import is_cid
+from millstream.core.errors import InputError, NotFoundError
+from millstream.rest.desk import Desk
+from millstream.rest.endpoint import Ask, Endpoints, File, Limit, Listing, Name, Number
+
+endpoints = Endpoints()
+
+Which = Literal["records", "registry"]
+"""The ledger of event batches, or that of the registry of identifiers."""
+
+
+class UnknownAnchorError(NotFoundError):
+    """The ledger has no entry of this number."""
+
+
+class UnknownBatchError(NotFoundError):
+    """No batch of this id was ever handed to the batch writer here."""
+
+
+class CidError(InputError):
+    """This is no content id."""
+
+
+class BatchesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Batches that were added before number ``before``; of one ``log``; with ``only=bad`` those that were rejected."""
+
+    before: Number | None = None
+    log: str | None = None
+    only: Literal["all", "bad"] = "all"
+    limit: Limit = 50
+
+
+class BatchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The batch ``batch`` of ``log``."""
+
+    log: Name
+    batch: Name
+
+
+class AnchorsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entries of a ledger with numbers below ``before``; with ``only=bad`` those with something invalid in them."""
+
+    ledger: Which = "records"
+    before: Number | None = None
+    only: Literal["all", "bad"] = "all"
+    limit: Limit = 50
+
+
+class AnchorQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entry ``number`` of the ledger of event batches."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+
+
+class FileQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file of the content id ``cid``."""
+
+    cid: Name
+
+
+class AnchorRow(msgspec.Struct, frozen=True):
+    """An entry of the ledger, and what the observer found under it; None where it has not read it yet."""
+
+    number: int
+    time: int
+    anchor_string: str
+    hash: str
+    log: str | None = None
+    batches: int | None = None
+    messages: int | None = None
+    rejects: int | None = None
+    reason: str | None = None
+
+
+class AnchorDetail(msgspec.Struct, frozen=True):
+    """An entry of the ledger with the manifest that it names. ``trouble`` says why that cannot be read."""
+
+    entry: LedgerEntry
+    found: AnchorRow
+    manifest_cid: str | None
+    manifest: Manifest | None
+    refused: Mapping[str, str]
+    trouble: str | None = None
+
+
+class Located(msgspec.Struct, frozen=True):
+    """Where an anchored batch lies: in which entry of the ledger, which file, and which of its bytes."""
+
+    anchor: int
+    file: str
+    offset: int
+    size: int
+    reason: str | None
+
+
+class BatchDetail(msgspec.Struct, frozen=True):
+    """A batch as the journal has it (None where it came from elsewhere), and every place where it is anchored."""
+
+    log: str
+    batch: str
+    row: BatchRow | None
+    anchored: Sequence[Located]
+
+
+class Starts(msgspec.Struct, frozen=True):
+    """How many batches of ``log`` begin from ``at`` (microseconds of event time) until the next bucket."""
+
+    log: str
+    at: int
+    batches: int
+
+
+@endpoints.get("/batches", BatchesQuery)
+def batches(desk: Desk, ask: Ask[BatchesQuery, Any]) -> Listing[BatchRow]:
+    """List the batches that were handed to the batch writer, the last one first."""
+    query = ask.query
+    rejected = query.only == "bad"
+    found = desk.batches.batches(before=query.before, limit=query.limit + 1, log=query.log, rejected=rejected)
+    rows = found[: query.limit]
+    total = None if query.log or rejected else desk.watch.overview().batches.batches
+    return Listing(rows, str(rows[-1].number) if len(found) > query.limit else None, total=total)
+
+
+@endpoints.get("/batches/timeline")
+def timeline(desk: Desk, _ask: Ask[Any, Any]) -> Listing[Starts]:
+    """How many batches begin when, by log."""
+    rows = [Starts(log, at, count) for log, found in desk.timeline().items() for at, count in found]
+    return Listing(rows, total=len(rows))
+
+
+@endpoints.get("/batches/rejects")
+def rejects(desk: Desk, _ask: Ask[Any, Any]) -> Listing[RejectCount]:
+    """Why messages are in no batch."""
+    found = desk.batches.rejects()
+    return Listing(found, total=len(found))
+
+
+@endpoints.get("/batches/one", BatchQuery)
+def batch(desk: Desk, ask: Ask[BatchQuery, Any]) -> BatchDetail:
+    """Where one batch stands, and where it is anchored."""
+    log, name = ask.query.log, ask.query.batch
+    row, found = desk.batches.batch(log, name), desk.node.observer.index.find_batch(log, name)
+    if row is None and not found:
+        raise UnknownBatchError
+    return BatchDetail(log, name, row, [Located(f.number, f.uri, f.offset, f.size, f.reason) for f in found])
+
+
+@endpoints.get("/anchors", AnchorsQuery)
+def anchors(desk: Desk, ask: Ask[AnchorsQuery, Any]) -> Listing[AnchorRow]:
+    """List the entries of a ledger, the last one first."""
+    query = ask.query
+    ledger = desk.node.registry_ledger if query.ledger == "registry" else desk.node.ledger
+    head = ledger.head()
+    total = head.number if head else 0
+    index = None if query.ledger == "registry" else desk.node.observer.index
+    if query.only == "bad" and index is not None:
+        numbers = sorted({number for number, _, _ in index.invalid()}, reverse=True)
+        numbers = [number for number in numbers if query.before is None or number < query.before]
+        chosen = [next(iter(ledger.entries(number))) for number in numbers[: query.limit] if number <= total]
+        more = len(numbers) > query.limit
+    else:
+        last = min(total, (query.before or total + 1) - 1)
+        first = max(1, last - query.limit + 1)
+        chosen = [entry for entry, _ in zip(ledger.entries(first), range(first, last + 1), strict=False)][::-1]
+        more = first > 1
+    rows = [_row(desk, entry, known=index is not None) for entry in chosen]
+    return Listing(rows, str(rows[-1].number) if rows and more else None, total=total)
+
+
+@endpoints.get("/anchors/{number}", AnchorQuery)
+def anchor(desk: Desk, ask: Ask[AnchorQuery, Any]) -> AnchorDetail:
+    """One entry of the ledger, and the manifest and files under it."""
+    number, node = ask.query.number, desk.node
+    entry = next(iter(node.ledger.entries(number)), None)
+    if entry is None:
+        raise UnknownAnchorError(f"the ledger has no entry {number}")
+    row, refused = _row(desk, entry, known=True), node.observer.index.refused(number)
+    try:
+        cid, manifest = read_manifest(node.cas, entry.anchor_string)
+    except AnchoringError as error:
+        return AnchorDetail(entry, row, None, None, refused, str(error))
+    return AnchorDetail(entry, row, cid, manifest, refused)
+
+
+@endpoints.get("/files/{cid}", FileQuery)
+def file(desk: Desk, ask: Ask[FileQuery, Any]) -> File:
+    """One content-addressed file as it is, checked against its name."""
+    if not is_cid(ask.query.cid):
+        raise CidError
+    return File(f"{ask.query.cid}.json", desk.node.cas.get(ask.query.cid, MAX_FILE_BYTES), "application/octet-stream")
+
+
+def _row(desk: Desk, entry: LedgerEntry, *, known: bool) -> AnchorRow:
+    facts = (entry.number, entry.time, entry.anchor_string, entry.hash)
+    found = desk.node.observer.index.anchor(entry.number) if known else None
+    if found is None:
+        return AnchorRow(*facts)
+    return AnchorRow(*facts, found.log, found.batches, found.messages, found.rejects, found.reason)

@@ -1,0 +1,82 @@
+"""Decentralized identifiers: what a DID resolves to, and where an operation on one stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.rest.desk import Desk
+from millstream.rest.endpoint import Ask, Endpoints, Name
+
+if TYPE_CHECKING:
+    from millstream.anchoring.registry import Registry
+
+endpoints = Endpoints()
+
+
+class UnknownDidError(NotFoundError):
+    """Nothing is known of this DID."""
+
+
+class NoRegistryError(MillstreamError):
+    """The registry of identifiers needs more packages: pip install 'millstream[sidetree]'."""
+
+
+class DidQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A DID, of its short or long form."""
+
+    did: Name
+
+
+class OperationQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The ``id`` that the operation got when it was taken."""
+
+    id: Name
+
+
+class Resolution(msgspec.Struct, frozen=True):
+    """The document of a DID, and what else is known of it (DID Resolution)."""
+
+    resolution: Mapping[str, Any]
+
+
+class OperationRow(msgspec.Struct, frozen=True):
+    """Where an operation stands; ``accepted_at`` in microseconds."""
+
+    id: str
+    suffix: str
+    type: str
+    state: str
+    accepted_at: int
+    retries: int
+    anchor: int | None
+    index: int | None
+    reason: str | None
+
+
+@endpoints.get("/identifiers", DidQuery)
+def resolve(desk: Desk, ask: Ask[DidQuery, Any]) -> Resolution:
+    """The document of a DID."""
+    found = registry_of(desk).history.resolve(ask.query.did)
+    if found is None:
+        raise UnknownDidError(f"nothing is known of {ask.query.did[:100]!r}")
+    return Resolution(msgspec.to_builtins(found))
+
+
+@endpoints.get("/operations/{id}", OperationQuery)
+def operation(desk: Desk, ask: Ask[OperationQuery, Any]) -> OperationRow:
+    """Where an operation on an identifier stands."""
+    registry_of(desk)
+    status = desk.node.operation_status(ask.query.id)
+    return msgspec.convert(msgspec.to_builtins(status), OperationRow)
+
+
+def registry_of(desk: Desk) -> Registry:
+    """The registry of the node. Raises :class:`NoRegistryError` where its packages are missing."""
+    try:
+        return desk.node.registry
+    except ImportError as error:
+        raise NoRegistryError from error

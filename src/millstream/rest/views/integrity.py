@@ -1,0 +1,245 @@
+"""Integrity: how far the copies are checked, what was found, and repair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from millstream.core.errors import NotFoundError
+from millstream.mill.brake import Hold
+from millstream.mill.coverage import SpaceCoverage
+from millstream.mill.manifest import ManifestRow
+from millstream.mill.repair_log import RepairEvent
+from millstream.mill.report import Report
+from millstream.rest.desk import Desk
+from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name
+
+endpoints = Endpoints()
+
+
+class NoReportError(NotFoundError):
+    """This space was never checked; run `millstream mill check`."""
+
+
+class SpacesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Spaces of one ``store``, whose names hold ``text``; the worst first, ``offset`` of them left out."""
+
+    store: str | None = None
+    text: str | None = None
+    offset: int = msgspec.field(default=0)
+    limit: Limit = 100
+
+
+class ItemsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Items of a ``space`` in a ``store`` with ids after ``after``."""
+
+    store: Name
+    space: Name
+    after: str = ""
+    limit: Limit = 100
+
+
+class FindingsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Findings in one ``store`` and ``space``, where they are given."""
+
+    store: str | None = None
+    space: str | None = None
+    limit: Limit = 200
+
+
+class ItemQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content item ``content_id`` of ``space``, in all stores."""
+
+    space: Name
+    content_id: Name
+
+
+class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content item that is to be repaired, in all stores, and why."""
+
+    space: Name
+    content_id: Name
+    reason: str = ""
+
+
+class SpaceQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ``space`` in a ``store``."""
+
+    store: Name
+    space: Name
+
+
+class HoldQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is held under ``number``."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a held plan may go on."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
+
+
+class SpaceRow(msgspec.Struct, frozen=True):
+    """One space in one store: how many of its copies were ever checked, and what the last checks found.
+
+    ``coverage`` is the share that was checked; times in microseconds, None where nothing was.
+    """
+
+    store: str
+    space: str
+    items: int
+    bytes: int
+    checked: int
+    coverage: float
+    failed: int
+    missing: int
+    oldest_check: int | None
+    newest_check: int | None
+
+
+class CopyRow(msgspec.Struct, frozen=True):
+    """One copy of a content item: what it must hash to, and what the last check found."""
+
+    store: str
+    space: str
+    content_id: str
+    sha256: str | None
+    bytes: int
+    deleted: bool
+    checked_at: int | None
+    verified_at: int | None
+    outcome: str | None
+    detail: str | None
+
+
+class RepairPlanned(msgspec.Struct, frozen=True):
+    """What a repair of an item would do: which stores it would write to, from which good copy, and what it refuses."""
+
+    space: str
+    content_id: str
+    good: str | None
+    sha256: str | None
+    cures: Sequence[str]
+    refusals: Sequence[str]
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """What a repair did, a copy each."""
+
+    events: Sequence[RepairEvent]
+
+
+@endpoints.get("/integrity/spaces", SpacesQuery)
+def spaces(desk: Desk, ask: Ask[SpacesQuery, Any]) -> Listing[SpaceRow]:
+    """List every space of every store: how far it is checked, those with findings first."""
+    query, survey = ask.query, desk.watch.survey
+    found = [
+        one
+        for one in survey.spaces
+        if query.store in (None, one.store) and (query.text is None or query.text in one.space)
+    ]
+    found.sort(key=_badness)
+    begin = max(0, query.offset)
+    rows = [_space(one) for one in found[begin : begin + query.limit]]
+    end = begin + len(rows)
+    return Listing(rows, str(end) if end < len(found) else None, total=len(found), as_of=survey.at)
+
+
+@endpoints.get("/integrity/items", ItemsQuery)
+def items(desk: Desk, ask: Ask[ItemsQuery, Any]) -> Listing[CopyRow]:
+    """List the items of a space, with what the last checks found."""
+    query = ask.query
+    found = desk.node.manifest.page(query.store, query.space, after=query.after, limit=query.limit + 1)
+    rows = [_copy(row) for row in found[: query.limit]]
+    return Listing(rows, rows[-1].content_id if len(found) > query.limit else None)
+
+
+@endpoints.get("/integrity/findings", FindingsQuery)
+def findings(desk: Desk, ask: Ask[FindingsQuery, Any]) -> Listing[CopyRow]:
+    """List the copies whose last check found a fault."""
+    query, survey = ask.query, desk.watch.survey
+    found = [row for row in survey.findings if query.store in (None, row.store) and query.space in (None, row.space)]
+    return Listing([_copy(row) for row in found[: query.limit]], total=len(found), as_of=survey.at)
+
+
+@endpoints.get("/integrity/copies", ItemQuery)
+def copies(desk: Desk, ask: Ask[ItemQuery, Any]) -> Listing[CopyRow]:
+    """List the copies of one item in all stores, deleted ones too."""
+    found = desk.node.manifest.replicas(ask.query.space, ask.query.content_id)
+    return Listing([_copy(row) for row in found], total=len(found))
+
+
+@endpoints.get("/integrity/report", SpaceQuery)
+def report(desk: Desk, ask: Ask[SpaceQuery, Any]) -> Report:
+    """The latest report on a space of a store."""
+    found = desk.node.reports.latest(ask.query.store, ask.query.space)
+    if found is None:
+        raise NoReportError
+    return found
+
+
+@endpoints.get("/integrity/repairs")
+def repairs(desk: Desk, _ask: Ask[Any, Any]) -> Listing[RepairEvent]:
+    """List the last repairs, and what was not healed and why."""
+    found = desk.node.repairs.last(200)
+    return Listing(found)
+
+
+@endpoints.post("/integrity/repair/plan", body=Item)
+def plan_repair(desk: Desk, ask: Ask[Any, Item]) -> RepairPlanned:
+    """Say what a repair of one item would do; reads every copy and changes nothing."""
+    return planned_repair(desk, ask.body.space, ask.body.content_id)
+
+
+@endpoints.post("/integrity/repair", body=Item)
+def repair(desk: Desk, ask: Ask[Any, Item]) -> Repaired:
+    """Heal the copies of one item by a vote of the manifest and the copies."""
+    wanted = ask.body
+    healing = desk.node.repairer.repair(wanted.space, wanted.content_id, wanted.reason)
+    target = f"{wanted.space}/{wanted.content_id}"
+    facts = {"healed": healing.healed, "refused": len(healing.refused)}
+    desk.trail.add(ask.who.name, "repair", target, reason=wanted.reason, **facts)
+    desk.watch.hurry()
+    return Repaired(healing.events)
+
+
+@endpoints.get("/integrity/holds")
+def holds(desk: Desk, _ask: Ask[Any, Any]) -> Listing[Hold]:
+    """List the mass deletes and changes that wait for an approval, or have one that is still good."""
+    found = desk.node.brake.holds(approved=True)
+    return Listing(found, total=len(found))
+
+
+@endpoints.post("/integrity/holds/{number}/approve", HoldQuery, Approval)
+def approve(desk: Desk, ask: Ask[HoldQuery, Approval]) -> Hold:
+    """Approve what is held: it goes on with the next duplication."""
+    (hold,) = desk.node.brake.approve([ask.query.number])
+    facts = {"deletes": hold.deletes, "changes": hold.changes}
+    desk.trail.add(ask.who.name, "approve", f"{hold.space} {hold.pair}", reason=ask.body.reason, **facts)
+    desk.watch.hurry()
+    return hold
+
+
+def planned_repair(desk: Desk, space: str, content_id: str) -> RepairPlanned:
+    """What a repair of an item would do."""
+    plan = desk.node.repairer.plan(space, content_id)
+    cures = [f"{cure.store}{' (its bad bytes go to the quarantine)' if cure.quarantine else ''}" for cure in plan.cures]
+    return RepairPlanned(space, content_id, plan.good, plan.sha256, cures, list(map(str, plan.reasons)))
+
+
+def _badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
+    return (not one.failed, one.coverage, one.oldest_check or 0, one.space, one.store)
+
+
+def _space(one: SpaceCoverage) -> SpaceRow:
+    counts = (one.items, one.bytes, one.checked, one.coverage, one.failed, one.missing)
+    return SpaceRow(one.store, one.space, *counts, one.oldest_check, one.newest_check)
+
+
+def _copy(row: ManifestRow) -> CopyRow:
+    checked = (row.checked_at, row.verified_at, row.outcome, row.detail)
+    return CopyRow(row.store, row.space, row.content_id, row.sha256, row.size, row.deleted, *checked)

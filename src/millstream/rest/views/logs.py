@@ -1,0 +1,234 @@
+"""Logs, their messages and consumers; the topics and groups of the broker that runs in this node."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from millstream.core.errors import InputError, NotFoundError
+from millstream.log import Gap, Log, LogSpec, Message, WriterBusyError
+from millstream.messaging.broker.admin import GroupInfo, TopicInfo
+from millstream.rest.desk import Desk
+from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
+from millstream.rest.survey import Lag, LogRow, kind_of, look_at
+
+endpoints = Endpoints()
+
+PREVIEW_BYTES = 400
+MOST_BODY_BYTES = 1 << 20
+MessageId = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+
+
+class UnknownMessageError(NotFoundError):
+    """The log has no message of this id."""
+
+
+class SystemLogError(InputError):
+    """Only the system itself writes to this log."""
+
+
+class LogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``log`` is its name."""
+
+    log: Name
+
+
+class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``kind``: only logs of this kind."""
+
+    kind: str | None = None
+
+
+class MessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From message ``first`` on, or from the first one received at ``time`` (microseconds); else the last ones."""
+
+    log: Name
+    first: MessageId | None = None
+    time: Number | None = None
+    limit: Limit = 50
+
+
+class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The message ``id`` of ``log``."""
+
+    log: Name
+    id: MessageId
+
+
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message to be appended: text, and perhaps a key, a source, and an event time in microseconds."""
+
+    body: Annotated[str, msgspec.Meta(max_length=65_536)]
+    key: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    source: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    event_time: Number | None = None
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    """One message. ``body`` is the beginning of it where it is text (None where not), ``bytes`` its length.
+
+    A row with a ``gap`` stands for ids without messages, and says why there are none.
+    """
+
+    id: int
+    event_time: int | None = None
+    received_at: int | None = None
+    source: str = ""
+    key: str = ""
+    bytes: int = 0
+    body: str | None = None
+    gap: str | None = None
+
+
+class WholeMessage(msgspec.Struct, frozen=True):
+    """One message with its whole body (at most 1 MiB of it), as text or else in base64."""
+
+    log: str
+    id: int
+    event_time: int | None
+    received_at: int | None
+    source: str
+    key: str
+    headers: Sequence[tuple[str, str]]
+    bytes: int
+    body: str | None = None
+    body_base64: str | None = None
+
+
+class LogDetail(msgspec.Struct, frozen=True):
+    """A log, who reads it, what a confirmed message survives, and whether test messages may be appended."""
+
+    log: LogRow
+    durability: str
+    consumers: Sequence[Lag]
+    retention: Mapping[str, Any] | None
+    publishable: bool
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Where a message was appended."""
+
+    log: str
+    id: int
+
+
+@endpoints.get("/logs", LogsQuery)
+def logs(desk: Desk, ask: Ask[LogsQuery, Any]) -> Listing[LogRow]:
+    """List the logs of this node."""
+    survey = desk.watch.survey
+    found = [row for row in survey.logs if ask.query.kind in (None, row.kind)]
+    return Listing(found, total=len(found), as_of=survey.at)
+
+
+@endpoints.get("/consumers")
+def consumers(desk: Desk, _ask: Ask[Any, Any]) -> Listing[Lag]:
+    """List all consumers of all logs, the one that is furthest behind first."""
+    survey = desk.watch.survey
+    return Listing(survey.lags, total=len(survey.lags), as_of=survey.at)
+
+
+@endpoints.get("/logs/{log}", LogQuery)
+def log(desk: Desk, ask: Ask[LogQuery, Any]) -> LogDetail:
+    """Say how a log stands, and who consumes it."""
+    found = desk.log(ask.query.log)
+    row, lags = look_at(desk, found.name)
+    policy = found.retention
+    kept = None if policy is None else msgspec.to_builtins(policy)
+    return LogDetail(row, found.info().durability, lags, kept, row.kind == "messages")
+
+
+@endpoints.get("/logs/{log}/messages", MessagesQuery)
+def messages(desk: Desk, ask: Ask[MessagesQuery, Any]) -> Listing[MessageRow]:
+    """Browse the messages of a log, by id or by time."""
+    query, found = ask.query, desk.log(ask.query.log)
+    first_id, last_id = found.first_id, found.last_id
+    if query.first is not None:
+        begin = query.first
+    elif query.time is not None:
+        begin = found.first_id_since(query.time)
+    else:
+        begin = max(first_id, last_id - query.limit + 1)
+    end = min(last_id, begin + query.limit - 1)
+    rows = list(_rows(found, begin, end)) if begin <= end else []
+    return Listing(rows, str(end + 1) if end < last_id else None, total=max(0, last_id - first_id + 1))
+
+
+@endpoints.get("/logs/{log}/messages/{id}", MessageQuery)
+def message(desk: Desk, ask: Ask[MessageQuery, Any]) -> WholeMessage:
+    """One message with its whole body and its headers."""
+    number, found = ask.query.id, desk.log(ask.query.log)
+    first_id, last_id = found.first_id, found.last_id
+    for batch in found.read(number, number, gaps="all") if number <= last_id else ():
+        for each in batch:
+            return _whole(found.name, each)
+    raise UnknownMessageError(f"the log {found.name} has no message {number} (it has {first_id:,} to {last_id:,})")
+
+
+@endpoints.post("/logs/{log}/messages", LogQuery, NewMessage)
+def publish(desk: Desk, ask: Ask[LogQuery, NewMessage]) -> Published:
+    """Append one message to a log of messages, as a test."""
+    name, new = ask.query.log, ask.body
+    found = desk.log(name)
+    if kind_of(desk, name) != "messages":
+        raise SystemLogError(f"only the system itself writes to the log {name}")
+    body = new.body.encode("utf-8", "surrogatepass")
+    number = _append(desk, found, Message(body, new.key, new.source, new.event_time))
+    desk.trail.add(ask.who.name, "publish", name, id=number, bytes=len(body))
+    desk.watch.hurry()
+    return Published(name, number)
+
+
+@endpoints.get("/topics")
+def topics(desk: Desk, _ask: Ask[Any, Any]) -> Listing[TopicInfo]:
+    """List the topics of the broker in this node; none where no broker runs in it."""
+    found = _topics(desk)
+    return Listing(found, total=len(found))
+
+
+@endpoints.get("/groups")
+def groups(desk: Desk, _ask: Ask[Any, Any]) -> Listing[GroupInfo]:
+    """List the consumer groups of the broker in this node, a row for each of their topics."""
+    found = desk.broker.ask("Groups", "", list[GroupInfo]) if desk.broker else []
+    return Listing(found, total=len(found))
+
+
+def _topics(desk: Desk) -> Sequence[TopicInfo]:
+    return desk.broker.ask("Topics", "", list[TopicInfo]) if desk.broker else []
+
+
+def _append(desk: Desk, found: Log, new: Message) -> int:
+    if desk.broker is not None and any(topic.name == found.name for topic in _topics(desk)):
+        return desk.broker.publish(found.name, new)
+    with desk.node.store.log(LogSpec(found.name), create=False).writer("console") as writer:
+        ids = writer.append([new])
+    if ids is None:
+        raise WriterBusyError(f"the log {found.name} took no message")
+    return ids.first
+
+
+def _rows(found: Log, begin: int, end: int) -> Iterator[MessageRow]:
+    for batch in found.read(begin, end, gaps="all"):
+        if isinstance(batch, Gap):
+            yield MessageRow(batch.first_id, gap=f"{batch.reason}: {batch.first_id:,} to {batch.last_id:,}")
+        for m in batch:
+            yield MessageRow(m.id, m.event_time, m.received_at, m.source, m.key, len(m.body), _text(m.body))
+
+
+def _whole(name: str, m: Message) -> WholeMessage:
+    body = m.body[:MOST_BODY_BYTES]
+    headers = [(header, value[:4096].decode("utf-8", "backslashreplace")) for header, value in m.headers]
+    facts = (name, m.id, m.event_time, m.received_at, m.source, m.key, headers, len(m.body))
+    try:
+        return WholeMessage(*facts, body=body.decode("utf-8"))
+    except UnicodeDecodeError:
+        return WholeMessage(*facts, body_base64=base64.b64encode(body).decode("ascii"))
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        return body[:PREVIEW_BYTES].decode("utf-8", "ignore" if len(body) > PREVIEW_BYTES else "strict")
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,159 @@
+"""Work queues and their dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from millstream.core.errors import InputError, NotFoundError
+from millstream.queue import Cause, DeadTask
+from millstream.rest.desk import Desk
+from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
+from millstream.rest.figures import QueueFigures
+
+endpoints = Endpoints()
+
+MOST_AT_ONCE = 100_000
+"""Dead tasks that one call redrives or discards."""
+
+Reason = Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
+TaskIds = Annotated[Sequence[Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]], msgspec.Meta(max_length=10_000)]
+
+
+class ChoiceError(InputError):
+    """Say which tasks: their ids, a cause, or everything."""
+
+
+class NoTaskError(NotFoundError):
+    """The queue has no such dead task."""
+
+
+class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``queue`` is its name."""
+
+    queue: Name
+
+
+class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dead tasks of ``queue`` with ids above ``after``; with ``cause`` those of that group."""
+
+    queue: Name
+    after: Number = 0
+    cause: str | None = None
+    limit: Limit = 50
+
+
+class Redrive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead tasks are tried again: those of these ids, or of this cause (as ``causes`` names it), or all."""
+
+    task_ids: TaskIds | None = None
+    cause: str | None = None
+    everything: bool = False
+
+
+class Discard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead tasks are given up, and why; see :class:`Redrive`."""
+
+    reason: Reason
+    task_ids: TaskIds | None = None
+    cause: str | None = None
+    everything: bool = False
+
+
+class DeadRow(msgspec.Struct, frozen=True):
+    """A dead task. ``body`` is its text, cut short; ``died_at`` is in microseconds."""
+
+    task_id: int
+    died_at: int
+    attempts: int
+    cause: str
+    body: str
+
+
+class QueueDetail(msgspec.Struct, frozen=True):
+    """A queue as it stands, who works on it (None where nobody does), and its dead tasks by cause."""
+
+    figures: QueueFigures
+    holder: str | None
+    causes: Sequence[Cause]
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """How many dead tasks were redriven or discarded."""
+
+    queue: str
+    tasks: int
+
+
+@endpoints.get("/queues")
+def queues(desk: Desk, _ask: Ask[Any, Any]) -> Listing[QueueFigures]:
+    """List the work queues: tasks that are ready, leased, delayed and dead."""
+    found = desk.watch.queues()
+    return Listing(found, total=len(found))
+
+
+@endpoints.get("/queues/{queue}", QueueQuery)
+def queue(desk: Desk, ask: Ask[QueueQuery, Any]) -> QueueDetail:
+    """Say how a queue stands, who works on it, and of what its tasks died."""
+    name = ask.query.queue
+    depth = desk.queues.depth(name)
+    desired = next((row.desired_workers for row in desk.watch.queues() if row.queue == name), None)
+    counts = (depth.ready, depth.leased, depth.delayed, depth.dead)
+    figures = QueueFigures(name, *counts, depth.exact, depth.as_of, desired)
+    return QueueDetail(figures, desk.queues.holder(name), desk.queues.causes(name))
+
+
+@endpoints.get("/queues/{queue}/causes", QueueQuery)
+def causes(desk: Desk, ask: Ask[QueueQuery, Any]) -> Listing[Cause]:
+    """List of what the dead tasks of a queue died, the largest group first."""
+    found = desk.queues.causes(ask.query.queue)
+    return Listing(found, total=len(found))
+
+
+@endpoints.get("/queues/{queue}/dead", DeadQuery)
+def dead(desk: Desk, ask: Ask[DeadQuery, Any]) -> Listing[DeadRow]:
+    """List the dead tasks of a queue."""
+    query = ask.query
+    found = desk.queues.dead(query.queue, limit=query.limit + 1, after=query.after, cause=query.cause)
+    rows = [_row(task) for task in found[: query.limit]]
+    return Listing(rows, str(rows[-1].task_id) if len(found) > query.limit else None)
+
+
+@endpoints.post("/queues/{queue}/redrive", QueueQuery, Redrive)
+def redrive(desk: Desk, ask: Ask[QueueQuery, Redrive]) -> Settled:
+    """Try dead tasks again, as if they were new."""
+    name, chosen = ask.query.queue, ask.body
+    ids = _chosen(desk, name, chosen)
+    with desk.queues.taken(name) as found:
+        count = found.redrive(ids)
+    desk.trail.add(ask.who.name, "redrive", f"queue {name}", tasks=count, cause=chosen.cause)
+    desk.watch.hurry()
+    return Settled(name, count)
+
+
+@endpoints.post("/queues/{queue}/discard", QueueQuery, Discard)
+def discard(desk: Desk, ask: Ask[QueueQuery, Discard]) -> Settled:
+    """Give dead tasks up for good, with a reason that the trail keeps."""
+    name, chosen = ask.query.queue, ask.body
+    ids = _chosen(desk, name, chosen)
+    with desk.queues.taken(name) as found:
+        count = found.discard(ids)
+    facts: dict[str, Any] = {"tasks": count, "cause": chosen.cause, "task_ids": list(ids[:100])}
+    desk.trail.add(ask.who.name, "discard", f"queue {name}", reason=chosen.reason, **facts)
+    desk.watch.hurry()
+    return Settled(name, count)
+
+
+def _row(task: DeadTask) -> DeadRow:
+    return DeadRow(task.task_id, task.died_at, task.attempts, task.cause, task.body[:4096].decode("utf-8", "replace"))
+
+
+def _chosen(desk: Desk, name: str, chosen: Redrive | Discard) -> Sequence[int]:
+    given = (chosen.task_ids is not None) + (chosen.cause is not None) + chosen.everything
+    if given != 1:
+        raise ChoiceError
+    if chosen.task_ids is not None:
+        return chosen.task_ids
+    return [task.task_id for task in desk.queues.dead(name, limit=MOST_AT_ONCE, cause=chosen.cause)]

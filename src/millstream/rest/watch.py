@@ -1,0 +1,198 @@
+"""Watching a node: fast counters every two seconds, slower figures as often as they are cheap, and a short memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import MillstreamError
+from millstream.mill.scaling import POOLS, PoolScaler
+from millstream.mill.tasks import QueueName
+from millstream.queue import Depth
+from millstream.rest.faults import find_faults
+from millstream.rest.figures import Overview, QueueFigures, Sample
+from millstream.rest.survey import (
+    Survey,
+    anchor_figures,
+    batch_figures,
+    check_figures,
+    copy_figures,
+    kind_of,
+    log_figures,
+    take_survey,
+)
+
+if TYPE_CHECKING:
+    from millstream.rest.desk import Desk
+
+SAMPLE_SECONDS = 2.0
+SURVEY_SECONDS = 10.0
+SURVEY_SHARE = 20
+"""A survey rests this many times as long as it took."""
+
+RATE_SECONDS = 10
+_RECENT = 900
+_COARSE = 1_440
+_FIRST_LOOK_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Watch:
+    """Looks at *desk* from two threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
+
+    Without threads (in a test) every question looks anew.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._changed = threading.Condition()
+        self._ended = False
+        self._hurry = False
+        self._threads: list[threading.Thread] = []
+        self._recent: deque[Sample] = deque(maxlen=_RECENT)
+        self._coarse: deque[Sample] = deque(maxlen=_COARSE)
+        self._depths: Mapping[str, Depth] = {}
+        self._unreadable: Mapping[str, str] = {}
+        self._survey: Survey | None = None
+        self._scalers = {pool.queue.value: PoolScaler(pool) for pool in POOLS}
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._threads = [
+            threading.Thread(target=self._loop, args=(look, pause), name=f"watch-{look.__name__}", daemon=True)
+            for look, pause in ((self.sample, lambda: SAMPLE_SECONDS), (self.look, self._survey_pause))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def hurry(self) -> None:
+        """Something was done: look soon."""
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+
+    @property
+    def survey(self) -> Survey:
+        """The slower figures; waits for the first ones."""
+        if not self._threads:
+            return self.look()
+        with self._changed:
+            self._changed.wait_for(lambda: self._survey is not None or self._ended, _FIRST_LOOK_SECONDS)
+        return self._survey or Survey(self._desk.clock.now(), 0.0)
+
+    def history(self, *, coarse: bool = False) -> Sequence[Sample]:
+        """The samples of the last half hour, or with *coarse* one a minute of the last day."""
+        with self._changed:
+            return list(self._coarse if coarse else self._recent)
+
+    def queues(self) -> Sequence[QueueFigures]:
+        """Every queue as it was a moment ago."""
+        if not self._threads or not self._recent:
+            self.sample()
+        desired = {name: scaler.desired for name, scaler in self._scalers.items()}
+        return [
+            QueueFigures(name, d.ready, d.leased, d.delayed, d.dead, d.exact, d.as_of, desired.get(name))
+            for name, d in self._depths.items()
+        ]
+
+    def overview(self) -> Overview:
+        """The whole road."""
+        survey, queues = self.survey, self.queues()
+        waiting = {queue.queue: queue.ready + queue.leased + queue.delayed for queue in queues}
+        copying = waiting.get(QueueName.DUPLICATION_HIGH, 0) + waiting.get(QueueName.DUPLICATION_LOW, 0)
+        per_second, per_minute = self._rates()
+        log = log_figures(survey, per_second)
+        anchors, checks = anchor_figures(survey), check_figures(survey, waiting.get(QueueName.REPAIR, 0))
+        return Overview(
+            self._desk.clock.now(),
+            survey.at,
+            log,
+            batch_figures(survey, per_minute),
+            anchors,
+            copy_figures(survey, copying),
+            checks,
+            queues,
+            find_faults(survey, queues, checks, self._unreadable),
+        )
+
+    def sample(self) -> None:
+        """Take the fast counters once."""
+        desk, node = self._desk, self._desk.node
+        depths, unreadable = dict[str, Depth](), dict[str, str]()
+        for name in desk.queues.names():
+            try:
+                depths[name] = desk.queues.depth(name)
+            except MillstreamError as error:
+                unreadable[name] = str(error)
+        heads = {name: desk.log(name).last_id for name in node.store.logs()}
+        messages = sum(last for name, last in heads.items() if kind_of(desk, name) == "messages")
+        now = desk.clock.now()
+        open_tasks, dead_tasks = sum(d.open for d in depths.values()), sum(d.dead for d in depths.values())
+        taken = Sample(now, messages, desk.batches.last_number(), heads.get("ledger", 0), open_tasks, dead_tasks)
+        for name, scaler in self._scalers.items():
+            if name in depths:
+                scaler.observe(desk.clock.monotonic(), depths[name].ready, depths[name].leased)
+        with self._changed:
+            self._depths, self._unreadable = depths, unreadable
+            self._recent.append(taken)
+            if not self._coarse or now - self._coarse[-1].at >= 60 * MICROSECONDS:
+                self._coarse.append(taken)
+            self._changed.notify_all()
+
+    def look(self) -> Survey:
+        """Take the slower figures once."""
+        found = take_survey(self._desk)
+        with self._changed:
+            self._survey, self._hurry = found, False
+            self._changed.notify_all()
+        return found
+
+    def _rates(self) -> tuple[float, float]:
+        """Messages a second and batches a minute, over the last seconds."""
+        with self._changed:
+            recent = list(self._recent)
+        if len(recent) < 2:
+            return 0.0, 0.0
+        last = recent[-1]
+        since = last.at - RATE_SECONDS * MICROSECONDS
+        first = next(sample for sample in recent if sample.at >= since)
+        if first.at >= last.at:
+            first = recent[-2]
+        seconds = max(last.at - first.at, 1) / MICROSECONDS
+        minute = next(sample for sample in recent if sample.at >= last.at - 60 * MICROSECONDS)
+        minutes = max(last.at - minute.at, 1) / (60 * MICROSECONDS)
+        return (last.messages - first.messages) / seconds, (last.batches - minute.batches) / max(minutes, 1 / 60)
+
+    def _survey_pause(self) -> float:
+        took = self._survey.seconds if self._survey else 0.0
+        return max(SURVEY_SECONDS, took * SURVEY_SHARE)
+
+    def _loop(self, look: Callable[[], object], pause: Callable[[], float]) -> None:
+        while True:
+            try:
+                look()
+            except (MillstreamError, OSError, sa.exc.SQLAlchemyError):
+                _log.warning("the node could not be looked at; it is tried again", exc_info=True)
+            with self._changed:
+                deadline = self._desk.clock.monotonic() + pause()
+                while not self._ended and (left := deadline - self._desk.clock.monotonic()) > 0:
+                    if self._hurry and look == self.look:
+                        break
+                    self._desk.clock.wait(self._changed, left)
+                if self._ended:
+                    return

@@ -1,0 +1,36 @@
+"""One furnished node for all tests of the console, copied for those that change it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from world import Served, furnish, serving
+
+
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return furnish(tmp_path_factory.mktemp("console") / "node")
+
+
+@pytest.fixture(scope="module")
+def served(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server over a copy of the furnished node, one for a module."""
+    folder = tmp_path_factory.mktemp("served") / "node"
+    shutil.copytree(furnished, folder)
+    with serving(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def copied(furnished: Path, tmp_path: Path) -> Callable[[], Path]:
+    """Makes a copy of the furnished node."""
+
+    def copy() -> Path:
+        folder = tmp_path / "node"
+        shutil.copytree(furnished, folder)
+        return folder
+
+    return copy

@@ -1,0 +1,217 @@
+"""The interface for programs: it is what its description says, and it says clearly what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from world import DAMAGED, DEAD, Served, did, serving
+
+from millstream.rest.description import describe, encode_description
+
+API = "/api/v1"
+DESCRIPTION = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+OPERATIONS = [result.ok() for result in schemathesis.openapi.from_path(str(DESCRIPTION)).get_all_operations()]
+QUESTIONS = [
+    pytest.param(operation, mode, id=f"{operation.label} {mode.value}")
+    for operation in OPERATIONS
+    for mode in schemathesis.GenerationMode
+    if mode is schemathesis.GenerationMode.POSITIVE or operation.query or operation.path_parameters or operation.body
+]
+"""Every operation, asked as the description says, and otherwise; one that takes nothing cannot be asked otherwise."""
+
+
+def test_the_description_that_is_checked_in_is_the_one_that_is_served(served: Served) -> None:
+    checked_in = DESCRIPTION.read_bytes()
+    assert checked_in == encode_description(), "run `make openapi` and look at what changed"
+    assert served.ask("GET", f"{API}/openapi.json")[1] == json.loads(checked_in)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("operation", "mode"), QUESTIONS)
+def test_whatever_is_asked_the_answer_is_as_described_and_never_500(
+    served: Served, operation: Any, mode: Any, size: str
+) -> None:
+    @settings(
+        max_examples=200 if size == "long" else 2,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        response = case.call(base_url=served.url)
+        case.validate_response(response, checks=CHECKS)
+
+    ask()
+
+
+@pytest.mark.parametrize(
+    ("path", "least"),
+    [
+        (path, least)
+        for path, least in (
+            ("/logs", 3), ("/consumers", 1), ("/logs/weather/messages", 50), ("/queues", 8), ("/policies", 1),
+            ("/queues/duplication-high/dead", DEAD), ("/queues/duplication-high/causes", 2), ("/batches", 50),
+            ("/batches/timeline", 2), ("/batches/rejects", 1), ("/anchors", 2), ("/integrity/spaces", 6),
+            ("/integrity/findings", 1), ("/integrity/holds", 2), ("/policies/local/versions", 1),
+            ("/integrity/items?store=second&space=photos", 14), ("/system/settings", 20), ("/system/versions", 5),
+            ("/workers/pools", 5), ("/overview/faults", 3), ("/overview/history", 0), ("/topics", 0), ("/groups", 0),
+            ("/integrity/repairs", 0), ("/system/trail", 0), ("/workers", 0),
+        )
+    ],
+)  # fmt: skip
+def test_every_table_is_to_be_had_as_json_and_as_csv(served: Served, path: str, least: int) -> None:
+    status, listing, _ = served.ask("GET", API + path)
+    assert status == 200 and len(listing["items"]) >= least
+    mark = "&" if "?" in path else "?"
+    status, text, headers = served.ask("GET", f"{API}{path}{mark}format=csv")
+    rows = list(csv.reader(io.StringIO(text)))
+    assert (
+        status == 200
+        and headers["content-type"].startswith("text/csv")
+        and "attachment" in headers["content-disposition"]
+    )
+    if path not in ("/workers", "/overview/history"):  # these change by the moment
+        assert len(rows) == 1 + len(listing["items"])
+    for item in listing["items"][:1]:
+        assert rows[0] == list(item)
+
+
+def test_what_a_spreadsheet_would_run_is_text_in_a_table(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as served:
+        body = {"body": "=HYPERLINK(1)", "key": "+1", "source": "@x"}
+        status, appended, _ = served.ask("POST", f"{API}/logs/weather/messages", body)
+        assert status == 200
+        first = appended["id"]
+        text = served.ask("GET", f"{API}/logs/weather/messages?first={first}&format=csv")[1]
+        assert list(csv.reader(io.StringIO(text)))[1][3:8] == ["'@x", "'+1", "13", "'=HYPERLINK(1)", ""]
+
+
+def test_messages_are_found_by_id_and_by_time(served: Served) -> None:
+    _, listing, _ = served.ask("GET", f"{API}/logs/weather/messages?first=10&limit=3")
+    assert [row["id"] for row in listing["items"]] == [10, 11, 12] and listing["next"] == "13"
+    time = listing["items"][1]["received_at"]
+    found = served.ask("GET", f"{API}/logs/weather/messages?time={time}&limit=1")[1]["items"][0]
+    assert found["received_at"] >= time
+    whole = served.ask("GET", f"{API}/logs/weather/messages/10")[1]
+    assert json.loads(whole["body"])["unit"] == "°F"
+    assert served.ask("GET", f"{API}/logs/weather/messages/999999")[0] == 404
+    assert served.ask("GET", f"{API}/logs/nothing/messages")[0] == 404
+
+
+def test_dead_tasks_are_redriven_and_discarded_with_a_trail(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as served:
+        queue = f"{API}/queues/duplication-high"
+        groups = served.ask("GET", f"{queue}/causes")[1]["items"]
+        assert [group["count"] for group in groups] == [20, 10]
+        assert served.ask("POST", f"{queue}/redrive", {})[0] == 400
+        assert served.ask("POST", f"{queue}/redrive", {"task_ids": [1, 2]})[1]["tasks"] == 2
+        assert served.ask("POST", f"{queue}/discard", {"cause": groups[0]["cause"]})[0] == 400  # no reason
+        wanted = {"cause": groups[0]["cause"], "reason": "the store is gone for good"}
+        assert served.ask("POST", f"{queue}/discard", wanted)[1]["tasks"] == 19
+        assert served.ask("POST", f"{queue}/redrive", {"everything": True})[1]["tasks"] == 9
+        figures = served.ask("GET", queue)[1]["figures"]
+        assert (figures["ready"], figures["dead"]) == (11, 0)
+        trail = served.ask("GET", f"{API}/system/trail")[1]["items"]
+        assert [(e["action"], e["reason"]) for e in trail] == [
+            ("redrive", ""), ("discard", "the store is gone for good"), ("redrive", ""),
+        ]  # fmt: skip
+
+
+def test_a_policy_is_saved_only_over_the_version_that_was_seen(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as served:
+        path = f"{API}/policies/local"
+        _, policy, headers = served.ask("GET", path)
+        assert headers["etag"] == f'"{policy["version"]}"'
+        text = policy["text"].replace('"drafts"', '"drafts", "tmp"')
+        assert served.ask("PUT", path, {"text": text})[0] == 428
+        assert served.ask("PUT", path, {"text": "{"}, {"If-Match": headers["etag"]})[0] == 400
+        status, saved, _ = served.ask("PUT", path, {"text": text}, {"If-Match": headers["etag"]})
+        assert (status, saved["number"]) == (200, 2)
+        status, refused, _ = served.ask("PUT", path, {"text": text}, {"If-Match": headers["etag"]})
+        assert (status, refused["code"]) == (412, "changed_meanwhile")
+        assert [row["number"] for row in served.ask("GET", f"{path}/versions")[1]["items"]] == [2, 1]
+
+
+def test_a_what_if_says_what_a_policy_would_cause_and_changes_nothing(served: Served) -> None:
+    path = f"{API}/policies/local"
+    before = served.ask("GET", path)[1]
+    only_second = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "second"}]}
+    found = served.ask("POST", f"{path}/check", {"text": json.dumps(only_second)})[1]
+    assert found["error"] is None and found["diff"]
+    by_pair = {(row["space"], row["pair"], row["stops"]): row for row in found["plans"]}
+    assert by_pair["photos", "primary → second", False]["deletes"] == 3
+    assert ("photos", "primary → third", True) in by_pair
+    assert "line 1" in served.ask("POST", f"{path}/check", {"text": "["})[1]["error"]
+    warned = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "nowhere"}]}
+    assert any(
+        "nowhere" in text for text in served.ask("POST", f"{path}/check", {"text": json.dumps(warned)})[1]["warnings"]
+    )
+    assert served.ask("GET", path)[1] == before
+
+
+def test_a_finding_is_repaired_and_a_held_plan_approved(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as served:
+        item = {"space": "photos", "content_id": DAMAGED}
+        plan = served.ask("POST", f"{API}/integrity/repair/plan", item)[1]
+        assert plan["good"] in ("primary", "third") and plan["cures"][0].startswith("second")
+        repaired = served.ask("POST", f"{API}/integrity/repair", {**item, "reason": "drill"})[1]
+        assert [(event["store"], event["healed"]) for event in repaired["events"]] == [("second", True)]
+        assert served.ask("POST", f"{API}/integrity/holds/1/approve", {"reason": "meant so"})[1]["approved_at"]
+        assert served.ask("POST", f"{API}/integrity/holds/1/approve", {"reason": "again"})[0] == 404
+
+
+def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: Served) -> None:
+    status, proof, headers = served.ask("GET", f"{API}/proofs/weather/7")
+    assert status == 200 and "proof-weather-7.json" in headers["content-disposition"]
+    text = json.dumps(proof, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+    outcome = served.ask("POST", f"{API}/proofs/verify", {"proof": text})[1]
+    assert outcome["holds"] and outcome["is_our_head"] and not outcome["pinned"]
+    pinned = served.ask("POST", f"{API}/proofs/verify", {"proof": text, "ledger_head": outcome["ledger_head"]})[1]
+    assert pinned["holds"] and pinned["pinned"]
+    changed = text.replace('"id":7', '"id":8')
+    assert not served.ask("POST", f"{API}/proofs/verify", {"proof": changed})[1]["holds"]
+    assert served.ask("GET", f"{API}/proofs/weather/80000")[0] == 404
+
+
+def test_anchors_files_and_identifiers_can_be_read(served: Served) -> None:
+    anchor = served.ask("GET", f"{API}/anchors/2")[1]
+    assert anchor["found"]["batches"] == 20 and anchor["manifest"]["count"] == 20
+    status, _, headers = served.ask("GET", f"{API}/files/{anchor['manifest']['files'][0]['uri']}")
+    assert status == 200 and headers["x-content-type-options"] == "nosniff"
+    assert served.ask("GET", f"{API}/files/..%2F..%2Fnode.db")[0] in (400, 404)
+    resolution = served.ask("GET", f"{API}/identifiers?did={did()}")[1]["resolution"]
+    assert resolution["didDocument"]["id"] == did()
+    assert served.ask("GET", f"{API}/identifiers?did=did:sidetree:nobody")[0] in (400, 404)
+
+
+def test_prometheus_gets_figures_and_probes_an_answer(served: Served) -> None:
+    status, text, headers = served.ask("GET", "/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'millstream_queue_dead{queue="duplication-high"} 30' in text
+    assert 'millstream_log_last_id{log="weather"}' in text and "millstream_copies_failed 1" in text
+    assert served.ask("GET", "/healthz")[1] == {"status": "ok"}
+    assert served.ask("GET", "/readyz")[1] == {"status": "ready"}
+
+
+def test_every_operation_has_a_name_a_summary_and_a_role() -> None:
+    operations = [operation for path in describe()["paths"].values() for operation in path.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations) > 40
+    assert all(operation["summary"].endswith(".") and "role" in operation["description"] for operation in operations)

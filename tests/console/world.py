@@ -1,0 +1,181 @@
+"""A node with something of everything on it, and the real server over it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from millstream.anchoring.records import decode_message
+from millstream.batching import Reject
+from millstream.cli.anchor_operations import cut_operations
+from millstream.cli.main import run
+from millstream.core.canonical import canonical_json
+from millstream.log import LogSpec
+from millstream.mill.tasks import Duplicate, encode_task
+from millstream.node import Node
+from millstream.settings import load_settings
+from millstream.testing.batches import CONFIG, make_batch, make_batches
+from millstream.testing.damage import flip_bit
+from millstream.testing.dids import Person
+
+SETTINGS = """
+[stores.primary]
+url = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
+[stores.second]
+url = "file://{data}/stores/second"
+[stores.third]
+url = "file://{data}/stores/third"
+[mill.brake]
+least = 1
+"""
+
+POLICY = {
+    "spaceDuplicationStorePolicies": {},
+    "defaultPolicies": [
+        {"srcStoreId": "primary", "destStoreId": "second"},
+        {"srcStoreId": "primary", "destStoreId": "third"},
+    ],
+    "spacesToIgnore": ["drafts"],
+}
+PHOTOS, DEAD, BATCHES = 14, 30, 60
+DAMAGED = "2013/photo-03.txt"
+
+
+def furnish(folder: Path) -> Path:
+    """Make a node in *folder*: messages, batches, anchors, copies, a fault, a held plan, dead letters, a DID."""
+    folder.mkdir()
+    (folder / "millstream.toml").write_text(SETTINGS, "utf-8")
+    data = ["--data", str(folder)]
+    with _open(folder) as node:
+        _fill_log(node)
+        node.registry.acceptance.submit_many([canonical_json(Person("ada").create.request)])
+        cut_operations(node.registry, force=True)
+        _make_photos(node)
+        _bury_tasks(node)
+    _put_policy(folder, data)
+    assert run(["mill", "duplicate", *data]) == 0
+    assert run(["mill", "check", *data]) == 0
+    _lose_originals(folder, data)
+    assert run(["mill", "duplicate", "--space", "photos", *data]) == 5  # held
+    flip_bit(next((folder / "stores/second/photos").rglob("photo-03.txt")))
+    assert run(["mill", "check", "--store", "second", "--space", "photos", *data]) == 1
+    return folder
+
+
+def did() -> str:
+    """The DID that the node knows."""
+    return f"did:sidetree:{Person('ada').suffix}"
+
+
+class Served:
+    """`millstream serve` on *folder*, without a broker unless *broker* is given."""
+
+    def __init__(self, folder: Path, *options: str, address: str = "127.0.0.1:0", broker: bool = False) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "millstream", "serve", "--data", str(folder), "--console", address, *options]
+        command += ["--broker", "127.0.0.1:0"] if broker else ["--no-broker"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("console ready on "):
+                self.url = line.split()[-1]
+                break
+        else:
+            raise AssertionError(f"the console did not start: exit code {self.process.wait()}")
+        self.address = self.url.removeprefix("http://")
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any, Mapping[str, str]]:
+        """Status, body (parsed where it is JSON) and headers of one request; *body* is sent as JSON or as it is."""
+        connection = http.client.HTTPConnection(self.address, timeout=60)
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        try:
+            connection.request(method, path, data, dict(headers or {}))
+            response = connection.getresponse()
+            found = response.read()
+        finally:
+            connection.close()
+        is_json = "json" in response.headers.get("content-type", "")
+        named = {name.lower(): text for name, text in response.headers.items()}
+        return response.status, json.loads(found) if is_json else found.decode(), named
+
+    def end(self) -> int:
+        """Stop it in order; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *options: str, **more: Any) -> Iterator[Served]:
+    """A server that ends with the block."""
+    served = Served(folder, *options, **more)
+    try:
+        yield served
+    finally:
+        assert served.end() == 0
+
+
+def _open(folder: Path) -> Node:
+    settings, _ = load_settings({"data": str(folder)})
+    return Node.open(settings, create=True)
+
+
+def _fill_log(node: Node) -> None:
+    batches = list(make_batches(BATCHES))
+    messages = sorted(
+        (decode_message(line) for batch in batches for line in batch.lines.splitlines()), key=lambda m: m.id
+    )
+    log = node.store.log(LogSpec("weather"))
+    with log.writer() as writer:
+        writer.append(messages)
+    log.set_pointer("report", log.last_id - 40)
+    first, second = batches[:40], batches[40:]
+    for part in (first, second):
+        node.batch_writer.add("weather", part, [Reject(90_000 + len(part), "late")], config=CONFIG)
+        node.batch_writer.cut(force=True)
+    node.batch_writer.add("weather", [make_batch([80_000])], config=CONFIG)
+
+
+def _make_photos(node: Node) -> None:
+    import io
+
+    for name in ("second", "third"):
+        assert name in node.providers
+    store = node.providers["primary"]
+    store.create_space("photos")
+    for number in range(PHOTOS):
+        text = f"photo {number} <b>&</b>".encode() * 50
+        store.put("photos", f"2013/photo-{number:02d}.txt", io.BytesIO(text), mimetype="text/plain")
+
+
+def _bury_tasks(node: Node) -> None:
+    queue = node.queue("duplication-high")
+    queue.put([encode_task(Duplicate("primary", "gone", "photos", f"<i>{n}</i>")) for n in range(DEAD)])
+    for number, lease in enumerate(queue.lease(DEAD, visibility=60)):
+        cause = f"no store 'gone' is configured (task {number})" if number % 3 else "the provider did not answer <soon>"
+        queue.dead_letter(lease, cause=cause)
+
+
+def _put_policy(folder: Path, data: list[str]) -> None:
+    policy = folder / "policy.json"
+    policy.write_text(json.dumps(POLICY, indent=2), "utf-8")
+    assert run(["mill", "policy", "save", "local", str(policy), *data]) == 0
+
+
+def _lose_originals(folder: Path, data: list[str]) -> None:
+    names = [f"2013/photo-{number:02d}.txt" for number in (11, 12, 13)]
+    for name in names:
+        next((folder / "stores/primary/photos").rglob(name.rpartition("/")[2])).unlink()
+    assert run(["mill", "forget", "primary", "photos", *names, *data]) == 0
