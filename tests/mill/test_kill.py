@@ -124,7 +124,7 @@ def dead(node: Node) -> list[Any]:
 
 @pytest.mark.timeout(5000)
 def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success_made_up(mill: Mill, size: str) -> None:
-    count, kills, more_kills = {"long": (6_700, 60, 60), "ci": (60, 3, 0)}[size]
+    count, kills, more_kills = {"long": (6_700, 60, 60), "ci": (40, 3, 0)}[size]
     bodies = {f"item {number:05d}": b"body %d " % number * 40 for number in range(count)}
     one = mill.store("one")
     one.create_space("s")
