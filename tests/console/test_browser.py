@@ -1,0 +1,198 @@
+"""The console in a real browser (Debian's Chromium), on a furnished node: every page, and what people do on them.
+
+With ``MILLSTREAM_SCREENSHOTS=FOLDER`` every page is kept as a picture, light and dark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from world import DAMAGED, Served, did, serving
+
+CHROMIUM = shutil.which("chromium") or ""
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+PAGES = {
+    "overview": "/", "logs": "/logs", "log": "/logs/weather", "message": "/logs/weather/7", "batches": "/batches",
+    "anchors": "/anchors", "anchor": "/anchors/2", "proof": "/proof?log=weather&id=7", "policies": "/policies",
+    "policy": "/policies/local", "integrity": "/integrity", "findings": "/integrity/findings",
+    "space": "/integrity/space?store=second&space=photos",
+    "item": f"/integrity/item?space=photos&content_id={quote(DAMAGED, safe='')}", "queues": "/queues",
+    "queue": "/queues/duplication-high", "task": "/queues/duplication-high/1", "workers": "/workers",
+    "identifiers": f"/identifiers?did={did()}", "system": "/system",
+}  # fmt: skip
+PATIENCE = 30_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.fail("chromium is missing") if os.environ.get("CI") else pytest.skip("chromium is missing")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+class Watched:
+    """A context of the browser that knows what its pages complained of, and which hosts they asked."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.context, self.complaints, self.hosts = context, list[str](), set[str]()
+        context.set_default_timeout(PATIENCE)
+        context.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname or ""))
+        context.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        context.on("weberror", lambda error: self.complaints.append(str(error.error)))
+
+    def page(self, url: str) -> Page:
+        page = self.context.new_page()
+        page.goto(url)
+        return page
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    watching = Watched(context)
+    yield watching
+    context.close()
+    assert watching.hosts <= {"127.0.0.1"}, "a request left the host"
+
+
+@pytest.fixture
+def changing(copied: Callable[[], Path]) -> Iterator[Served]:
+    """A server of a node that the test changes."""
+    with serving(copied()) as served:
+        yield served
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_whole_without_a_complaint(browser: Browser, served: Served, theme: str) -> None:
+    pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
+    watching = Watched(context)
+    page = watching.page(served.url)
+    expect(page.locator("#live-state")).to_have_text("live")
+    for name, path in PAGES.items():
+        response = page.goto(served.url + path)
+        assert response is not None and response.status == 200, path
+        expect(page.locator("h1").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than the window"
+        if pictures:
+            Path(pictures).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=f"{pictures}/{name}-{theme}.png", full_page=True)
+    context.close()
+    assert watching.complaints == [] and watching.hosts == {"127.0.0.1"}
+
+
+def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(served.url)
+    expect(page.locator(".station")).to_have_count(5)
+    page.get_by_role("link", name="Queues", exact=True).first.click()
+    page.get_by_role("link", name="duplication-high").click()
+    expect(page.locator("h1")).to_have_text("duplication-high")
+    context.close()
+
+
+def test_a_policy_is_edited_looked_at_saved_and_put_back(changing: Served, watched: Watched) -> None:
+    page = watched.page(f"{changing.url}/policies/local")
+    policy = json.loads(page.locator("#text").input_value())
+    policy["defaultPolicies"] = policy["defaultPolicies"][:1]
+    page.locator("#text").fill(json.dumps(policy, indent=2))
+    page.get_by_role("button", name="Look at what it would do").click()
+    expect(page.locator("#checked")).to_contain_text("no longer brought in line")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("status")).to_contain_text("Saved as version 2")
+    page.get_by_role("button", name="Put back").click()
+    page.get_by_role("button", name="Put version 1 back").click()
+    expect(page.get_by_role("status")).to_contain_text("in force again")
+    assert watched.complaints == []
+
+
+def test_two_editors_at_once_lose_nothing(changing: Served, watched: Watched) -> None:
+    first, second = (watched.page(f"{changing.url}/policies/local") for _ in range(2))
+    for page, name in ((first, "mine"), (second, "theirs")):
+        text = page.locator("#text").input_value().replace('"drafts"', f'"drafts", "{name}"')
+        page.locator("#text").fill(text)
+    first.get_by_role("button", name="Save").click()
+    expect(first.get_by_role("status")).to_contain_text("Saved")
+    second.get_by_role("button", name="Save").click()
+    expect(second.get_by_role("alert")).to_contain_text("Somebody saved this policy meanwhile")
+    assert "theirs" in second.locator("#text").input_value()
+    second.get_by_role("button", name="Save").click()
+    expect(second.get_by_role("status")).to_contain_text("Saved as version 3")
+
+
+def test_dead_letters_are_redriven_and_discarded_with_a_reason(changing: Served, watched: Watched) -> None:
+    page = watched.page(f"{changing.url}/queues/duplication-high")
+    page.locator("table").first.get_by_role("button", name="Discard…").first.click()
+    page.get_by_label("Reason").fill("the store is gone for good")
+    page.locator(".confirm").get_by_role("button").click()
+    expect(page.get_by_role("status")).to_contain_text("20 tasks were discarded")
+    page.get_by_role("button", name="Redrive", exact=True).click()
+    page.locator(".confirm").get_by_role("button").click()
+    expect(page.get_by_role("status")).to_contain_text("10 tasks are ready again")
+    page.goto(f"{changing.url}/system")
+    expect(page.locator("main")).to_contain_text("the store is gone for good")
+    assert watched.complaints == []
+
+
+def test_a_fault_is_repaired_and_a_held_plan_approved(changing: Served, watched: Watched) -> None:
+    page = watched.page(f"{changing.url}/integrity/findings")
+    page.get_by_role("button", name="Repair…").click()
+    page.get_by_label("Reason").fill("drill")
+    page.get_by_role("button", name="Repair it").click()
+    expect(page.get_by_role("status")).to_contain_text("1 healed")
+    page.goto(f"{changing.url}/integrity")
+    page.get_by_role("button", name="Approve…").first.click()
+    page.get_by_label("Reason").fill("these photos were deleted on purpose")
+    page.get_by_role("button", name="Approve it").click()
+    expect(page.get_by_role("status")).to_contain_text("Approved")
+    assert watched.complaints == []
+
+
+def test_a_did_is_resolved_and_a_proof_downloaded_and_verified(served: Served, watched: Watched) -> None:
+    page = watched.page(f"{served.url}/identifiers")
+    page.get_by_label("DID", exact=True).fill(did())
+    page.get_by_role("button", name="Resolve").click()
+    expect(page.locator("main")).to_contain_text("didDocument")
+    page.goto(f"{served.url}/proof?log=weather&id=7")
+    expect(page.locator("main")).to_contain_text("the proof holds")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="download", exact=True).first.click()
+    proof = Path(download.value.path()).read_text("utf-8")
+    for text, outcome in ((proof, "the proof holds"), (proof.replace('"id":7', '"id":8'), "the proof does not hold")):
+        page.get_by_label("Proof", exact=True).fill(text)
+        page.get_by_role("button", name="Verify it").click()
+        expect(page.locator("main")).to_contain_text(outcome)
+    assert watched.complaints == []
+
+
+def test_a_page_that_is_open_goes_on_after_the_server_was_restarted(
+    copied: Callable[[], Path], watched: Watched
+) -> None:
+    folder = copied()
+    with serving(folder) as first:
+        page = watched.page(f"{first.url}/logs/weather")
+        overview = watched.page(first.url)
+        expect(overview.locator("#live-state")).to_have_text("live")
+        address = first.address
+    expect(overview.locator("#live-state")).to_contain_text("the server is away")
+    with serving(folder, address=address):
+        page.get_by_label("Body").fill("written before the restart")
+        page.get_by_role("button", name="Append it").click()
+        expect(page.get_by_role("status")).to_contain_text("Appended as message")
+        expect(overview.locator("#live-state")).to_have_text("live")
+        overview.close()
+        page.close()
