@@ -36,11 +36,12 @@ def _anchoring(survey: Survey) -> Iterator[Fault]:
 
 def _copies(survey: Survey, checks: CheckFigures) -> Iterator[Fault]:
     if checks.failed:
-        doing = f"{checks.repairs_waiting:,} repairs wait for workers" if checks.repairs_waiting else "nobody repairs"
-        text = f"{checks.failed:,} copies are damaged, missing or not recorded"
+        waiting = _counted(checks.repairs_waiting, "repair waits for workers", "repairs wait for workers")
+        doing = waiting if checks.repairs_waiting else "no repair is queued"
+        text = _counted(checks.failed, "copy is", "copies are") + " damaged, missing or not recorded"
         yield Fault("findings", BAD, text, f"{doing}; repair them one by one or with workers", "/integrity/findings")
     if survey.holds:
-        text = f"{survey.holds:,} mass deletes or changes are held"
+        text = _counted(survey.holds, "mass delete or change is", "mass deletes or changes are") + " held"
         yield Fault("held", WARN, text, "nothing of them happens until somebody approves it", "/integrity#held")
     never = checks.copies - checks.checked
     if never:
@@ -55,7 +56,7 @@ def _copies(survey: Survey, checks: CheckFigures) -> Iterator[Fault]:
 def _queues(queues: Sequence[QueueFigures], unreadable: Mapping[str, str]) -> Iterator[Fault]:
     for queue in queues:
         if queue.dead:
-            text = f"{queue.dead:,} tasks of the queue {queue.queue} are dead"
+            text = _counted(queue.dead, "task", "tasks") + f" of the queue {queue.queue} died"
             yield Fault("dead-letters", BAD, text, "nobody tries them again until you do", f"/queues/{queue.queue}")
         if queue.queue == "bit-error" and queue.ready:
             text = f"{queue.ready:,} findings wait for a person"
@@ -70,3 +71,7 @@ def _machine(survey: Survey) -> Iterator[Fault]:
     if survey.free_bytes is not None and survey.free_bytes < LOW_DISK:
         text = f"the disk of the data folder has {survey.free_bytes / 1e6:,.0f} MB left"
         yield Fault("disk", BAD, text, "free some, or move older blocks to a tier", "/system")
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
