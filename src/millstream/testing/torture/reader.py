@@ -9,14 +9,15 @@ from __future__ import annotations
 import sys
 
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, open_store
+from millstream.log import LogSpec
+from millstream.testing.torture.opening import open_when_up
 from millstream.testing.torture.plan import CONSUMER, LOG
 
 
 def main(url: str, count: int) -> None:
     """Read until killed."""
     clock = SystemClock()
-    with open_store(url) as store, store.log(LogSpec(LOG)).reader(CONSUMER) as reader:
+    with open_when_up(url) as store, store.log(LogSpec(LOG)).reader(CONSUMER) as reader:
         for batch in reader.batches(count, follow=True):
             _say(f"given {batch.first_id} {batch.last_id}")
             reader.ack(batch.ids)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 
-from millstream.log import FencedError, LogSpec, Writer, WriterFailedError, open_store
+from millstream.log import FencedError, LogSpec, Writer, WriterFailedError
 from millstream.testing.torture.messages import pack
+from millstream.testing.torture.opening import open_when_up
 from millstream.testing.torture.plan import LOG, PRODUCER
 
 FENCED, FAILED = 7, 8
@@ -19,7 +20,7 @@ FENCED, FAILED = 7, 8
 
 def main(url: str, run: int, count: int, lease: float, threads: int) -> None:
     """Append until killed."""
-    with open_store(url, lease_seconds=lease) as store, store.log(LogSpec(LOG)).writer(PRODUCER) as writer:
+    with open_when_up(url, lease_seconds=lease) as store, store.log(LogSpec(LOG)).writer(PRODUCER) as writer:
         _say(f"ready {writer.sequence} {writer.last_id}")
         for number in range(1, threads):
             threading.Thread(target=_append, args=(writer, run, number, count), daemon=True).start()
