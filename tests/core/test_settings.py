@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
+import msgspec
 import pytest
 
 from millstream.batching import BatchConfig, Override, Rulebook
-from millstream.core.amounts import parse_duration
+from millstream.cli.config import flatten
+from millstream.core.amounts import Duration, parse_duration
 from millstream.core.clock import MICROSECONDS
-from millstream.settings import SettingsError, load_settings
+from millstream.settings import Settings, SettingsError, load_settings
 
 
 def test_later_places_win_and_are_named(tmp_path: Path) -> None:
@@ -101,3 +105,22 @@ def test_a_node_without_settings_has_everything_in_its_folder(tmp_path: Path) ->
 )
 def test_durations(text: str | int, ticks: int) -> None:
     assert parse_duration(text) == ticks
+
+
+def test_every_length_of_time_is_written_with_a_unit(tmp_path: Path) -> None:
+    lengths = sorted(durations_of(Settings))
+    assert {"log.upkeep", "mill.alarms.longest", "pipeline.keep_jobs", "registry.batch_writer_timeout"} <= set(lengths)
+    for name in lengths:
+        section, _, key = name.rpartition(".")
+        (tmp_path / "millstream.toml").write_text(f'[{section}]\n{key} = "90s"\n')
+        settings, _ = load_settings({"data": str(tmp_path)}, environment={})
+        assert dict(flatten(msgspec.to_builtins(settings)))[name] == 90_000_000, name
+
+
+def durations_of(struct: type[msgspec.Struct], path: str = "") -> Iterator[str]:
+    """The names of all settings under *struct* that are lengths of time."""
+    for name, kind in get_type_hints(struct).items():
+        if kind == Duration:
+            yield f"{path}{name}"
+        elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from durations_of(kind, f"{path}{name}.")

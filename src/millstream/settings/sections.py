@@ -1,15 +1,8 @@
-"""Settings: defaults, then a TOML file, then the environment, then flags; each value knows where it came from.
-
-The file is ``millstream.toml`` in the node's data folder, or the one that ``--config`` or ``MILLSTREAM_CONFIG`` names.
-A variable ``MILLSTREAM_BATCHING__WINDOW=30m`` sets ``window`` in the section ``batching``. This is the only module
-that reads settings from the environment.
-"""
+"""The sections of the settings: what there is to be told, with its defaults."""
 
 from __future__ import annotations
 
-import os
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,18 +13,15 @@ from millstream.anchoring.registry.settings import OperationQueueSettings
 from millstream.anchoring.registry.settings import RegistrySettings as Parameters
 from millstream.anchoring.sidetree.profile import PATCH_ACTIONS, PROFILES, Profile
 from millstream.batching.config import BatchConfig, ConflictCut, Late
-from millstream.batching.errors import ConfigError
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
 from millstream.console_settings import ConsoleSettings
-from millstream.core.amounts import Duration, parse_duration, parse_size
+from millstream.core.amounts import Duration, parse_duration
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.log.rules import LogRule
 from millstream.messaging.broker.settings import BrokerSettings
 
-FILE_NAME = "millstream.toml"
-ENVIRONMENT_PREFIX = "MILLSTREAM_"
 DEFAULT_DATA = "./millstream-data"
 PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
 """The first store of a node: a local folder that also shows the content-addressed files as its space ``cas``."""
@@ -323,38 +313,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.mill.policies).expanduser().absolute() if self.mill.policies else self.folder / "policies"
 
 
-class Layer(msgspec.Struct, frozen=True):
-    """Values from one place, by section, and the name of that place."""
-
-    origin: str
-    values: Mapping[str, Any]
-
-
-def load_settings(
-    flags: Mapping[str, Any] | None = None,
-    *,
-    config: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> tuple[Settings, dict[str, str]]:
-    """The settings, and for each key that is not at its default the place it came from (``log.store`` → ``flag``).
-
-    *flags* is nested by section. Raises :class:`SettingsError` that names the bad key and its origin.
-    """
-    environment = os.environ if environment is None else environment
-    from_environment = Layer("environment", dict(_nest(environment)))
-    from_flags = Layer("flag", flags or {})
-    named = (layer.values.get("data") for layer in (from_flags, from_environment))
-    data = next((name for name in named if name is not None), DEFAULT_DATA)
-    if not str(data).strip():
-        raise SettingsError("--data is empty: name a folder")
-    from_file = _read_file(config or _configured(environment), Path(data))
-    merged: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for layer in (from_file, from_environment, from_flags):
-        _merge(merged, layer.values, layer.origin, "", origins)
-    return _convert(merged, origins), origins
-
-
 def _with_folder(url: str, folder: Path) -> str:
     """*url* with the data folder in place of ``{data}``; what stands in a query is quoted once more."""
     path, mark, query = url.partition("?")
@@ -374,112 +332,3 @@ def _nerve_url(log: LogSettings) -> str:
     except msgspec.ValidationError as error:
         raise SettingsError(f"setting log.nerve.{name}: {error}") from error
     return queue.url(host or next(iter(queue.hosts), ""))
-
-
-def _configured(environment: Mapping[str, str]) -> Path | None:
-    name = environment.get(ENVIRONMENT_PREFIX + "CONFIG")
-    return Path(name) if name else None
-
-
-def _read_file(named: Path | None, data: Path) -> Layer:
-    path = named or data / FILE_NAME
-    if named is None and not path.exists():
-        return Layer("default", {})
-    try:
-        return Layer(str(path), tomllib.loads(path.read_text("utf-8")))
-    except OSError as error:
-        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
-
-
-def _nest(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    sections = {field.name for field in msgspec.structs.fields(Settings)}
-    nested: dict[str, Any] = {}
-    for name, value in environment.items():
-        path = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-        if not name.startswith(ENVIRONMENT_PREFIX) or path[0] not in sections:
-            continue
-        target = nested
-        for part in path[:-1]:
-            target = target.setdefault(part, {})
-        target[path[-1]] = value
-    yield from nested.items()
-
-
-def _merge(into: dict[str, Any], values: Mapping[str, Any], origin: str, path: str, origins: dict[str, str]) -> None:
-    for key, value in values.items():
-        where = f"{path}{key}"
-        if isinstance(value, Mapping):
-            inner = into.setdefault(key, {})
-            if not isinstance(inner, dict):
-                raise SettingsError(f"{where} ({origins.get(where, origin)}) must be a section, not a single value")
-            _merge(inner, value, origin, where + ".", origins)
-        elif value is not None:
-            into[key] = value
-            origins[where] = origin
-
-
-def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
-    try:
-        settings = msgspec.convert(_with_amounts(values), Settings, strict=False)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        where = path.rstrip("`").lstrip(".") or "the top level"
-        origin = origins.get(where)
-        raise SettingsError(
-            f"setting {where}{f' ({origin})' if origin else ''}: {text[:1].lower()}{text[1:]}"
-        ) from error
-    try:
-        settings.batching.rules  # noqa: B018  (a node that cannot batch by its settings says so at once)
-    except ConfigError as error:
-        raise SettingsError(f"settings of the section batching{_from(origins, 'batching.')}: {error}") from error
-    return settings
-
-
-def _from(origins: Mapping[str, str], section: str) -> str:
-    """Where the settings of *section* that are not at their defaults come from, in brackets."""
-    places = sorted({place for name, place in origins.items() if name.startswith(section)})
-    return f" ({', '.join(places)})" if places else ""
-
-
-_DURATIONS = {("batching", "window"), ("batching", "max_delay"), ("batching", "leap"), ("batching", "grace")}
-_DURATIONS |= {("mill", "visibility"), ("log", "upkeep")}
-_DURATIONS |= {
-    (section, field.name)
-    for section, settings in (
-        ("registry", RegistrySettings), ("mill.produce", ProduceSettings), ("mill.brake", BrakeSettings)
-    )
-    for field in msgspec.structs.fields(settings)
-    if field.type == Duration
-}  # fmt: skip
-_OVERRIDE: dict[str, Callable[[Any], int]] = {key: parse_duration for part, key in _DURATIONS if part == "batching"}
-_RULE: dict[str, Callable[[Any], int]] = {
-    **dict.fromkeys(("max_age", "keep_age"), parse_duration),
-    **dict.fromkeys(("max_bytes", "cap_bytes", "segment_bytes", "keep_bytes"), parse_size),
-}
-
-
-def _with_amounts(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn the lengths of time and the sizes in *values* into microseconds and bytes."""
-    for section, key in _DURATIONS:
-        _parse_members(_inner(values, section), {key: parse_duration}, section)
-    for section, parsers in (("batching.override", _OVERRIDE), ("log.rules", _RULE)):
-        tables = _inner(values, section)
-        for number, table in enumerate(tables if isinstance(tables, list) else (), start=1):
-            _parse_members(table, parsers, f"{section} {number}", ", ")
-    return values
-
-
-def _inner(values: Any, path: str) -> Any:
-    for name in path.split("."):
-        values = values.get(name) if isinstance(values, dict) else None
-    return values
-
-
-def _parse_members(values: Any, parsers: Mapping[str, Callable[[Any], int]], where: str, then: str = ".") -> None:
-    for key in parsers.keys() & values.keys() if isinstance(values, dict) else ():
-        try:
-            values[key] = parsers[key](values[key])
-        except ValueError as error:
-            raise SettingsError(f"setting {where}{then}{key}: {error}") from error

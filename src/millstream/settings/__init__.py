@@ -1,0 +1,39 @@
+"""Settings: defaults, then a TOML file, then the environment, then flags; each value knows where it came from.
+
+The file is ``millstream.toml`` in the node's data folder, or the one that ``--config`` or ``MILLSTREAM_CONFIG`` names.
+A variable ``MILLSTREAM_BATCHING__WINDOW=30m`` sets ``window`` in the section ``batching``. No other package reads
+settings from the environment.
+"""
+
+from __future__ import annotations
+
+from millstream.settings.loading import FILE_NAME, load_settings
+from millstream.settings.sections import (
+    PRIMARY_URL,
+    AlarmSettings,
+    AnchoringSettings,
+    BatchingSettings,
+    BrakeSettings,
+    LogSettings,
+    ProduceSettings,
+    RegistrySettings,
+    Settings,
+    SettingsError,
+    StoreSettings,
+)
+
+__all__ = [
+    "FILE_NAME",
+    "PRIMARY_URL",
+    "AlarmSettings",
+    "AnchoringSettings",
+    "BatchingSettings",
+    "BrakeSettings",
+    "LogSettings",
+    "ProduceSettings",
+    "RegistrySettings",
+    "Settings",
+    "SettingsError",
+    "StoreSettings",
+    "load_settings",
+]
