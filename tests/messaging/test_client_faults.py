@@ -41,7 +41,7 @@ OPTIONS = Options(
     ),
 )
 STEPS = (
-    "SendMessage", "Receive", "AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue",
+    "SendMessage", "ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue",
     "EndTransaction", "Telemetry",
 )  # fmt: skip
 MORE_STEPS = (*STEPS, "RecallMessage", "Heartbeat", "QueryAssignment", "QueryRoute")
@@ -202,11 +202,14 @@ def test_p2_p3_p4_clients_go_on_past_the_death_of_their_broker_at_every_step(
             for _ in range(death.number):
                 await traffic.poison_one()
         going = asyncio.ensure_future(_for_ever(traffic.go_round))
-        async with asyncio.timeout(60):
-            done, _ = await asyncio.wait([dying, going], return_when=asyncio.FIRST_COMPLETED)
-        assert dying in done, going.exception()
-        going.cancel()
-        await asyncio.gather(going, return_exceptions=True)
+        try:
+            done, _ = await asyncio.wait([dying, going], timeout=60, return_when=asyncio.FIRST_COMPLETED)
+            assert done, f"nobody asked for {death.method} within a minute"
+            assert dying in done, going.exception()
+        finally:
+            going.cancel()
+            await asyncio.gather(going, return_exceptions=True)
+            await asyncio.to_thread(mortal_broker.kill)  # the thread that waits for its death must end as well
 
     async def test() -> None:
         async with Traffic(str(mortal_broker.place)) as traffic:

@@ -10,11 +10,16 @@ from typing import Any, Literal
 import grpc
 import msgspec
 
+from millstream.messaging.protocol.batches import ACK, RECEIVE, SEND
+
+_OF_BATCHES = {SEND.name: "SendMessage", RECEIVE.name: "ReceiveMessage", ACK.name: "AckMessage"}
+
 
 class Death(msgspec.Struct, frozen=True):
     """The process dies as by ``kill -9`` at call number ``number`` of ``method``, *before* or *after* its work.
 
-    ``method`` is the last part of a method's path, such as ``SendMessage``.
+    ``method`` is the last part of a method's path, such as ``SendMessage``; the call of our clients that does the same
+    with a batch counts as well.
     """
 
     method: str
@@ -35,7 +40,8 @@ class MortalCalls(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler_call_details.method.rpartition("/")[2] != self._death.method:
+        name = handler_call_details.method.rpartition("/")[2]
+        if _OF_BATCHES.get(name, name) != self._death.method:
             return handler
         codec = (handler.request_deserializer, handler.response_serializer)
         if handler.unary_unary is not None:
