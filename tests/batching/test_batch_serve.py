@@ -19,6 +19,7 @@ from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
+from millstream.testing.waiting import until
 
 SETTINGS = """
 [batching]
@@ -143,10 +144,8 @@ def test_with_anchor_one_process_takes_a_log_to_its_proofs(data):
     (data / "millstream.toml").write_text(SETTINGS.partition("[[")[0])
     append(data, 60)
     child = start(data, "--anchor", "--anchor-every", "200ms", "--json")
-    clock = SystemClock()
     with Node.open(Settings(data=str(data)), create=True) as node:
-        while node.observer.index.totals().batches == 0 and child.poll() is None:
-            clock.sleep(0.05)
+        until(lambda: node.observer.index.totals().batches or child.poll() is not None, "an anchored batch")
     child.send_signal(signal.SIGTERM)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
