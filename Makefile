@@ -16,11 +16,11 @@ demo: $(VENV)/.demo ## Run the whole road on real data: log, batches, anchors, c
 
 test: $(VENV)/.dev ## Run the tests (CI size)
 	@scripts/system-packages
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 test-long: $(VENV)/.dev ## Run the tests at their long size
 	@scripts/system-packages
-	MILLSTREAM_TEST_SIZE=long $(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
+	MILLSTREAM_TEST_SIZE=long $(BIN)/python -m pytest -n 3 --dist loadgroup --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
 
 check: $(VENV)/.dev ## Lint, types, floors
 	$(BIN)/ruff check src tests

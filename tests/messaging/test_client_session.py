@@ -65,7 +65,7 @@ def test_a_stream_that_ends_or_breaks_is_opened_again_with_the_settings() -> Non
     async def test() -> None:
         async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET):
             for number in range(2, 5):
-                server.break_streams()
+                await server.break_streams()
                 await until(lambda number=number: len(server.called("Telemetry")) == number)  # type: ignore[misc]
             assert server.called("Telemetry")[-1].settings.publishing.topics[0].name == "t"
             await until(lambda: server.streams == 1)

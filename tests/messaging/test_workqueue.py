@@ -65,7 +65,8 @@ def test_p6_a_queue_on_a_broker_does_what_the_model_does(broker: BrokerProcess, 
 
     examples = 200 if size == "long" else 5
     run_state_machine_as_test(
-        queue_machine(make), settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
+        queue_machine(make, travelling=True),
+        settings=settings(max_examples=examples, stateful_step_count=30, deadline=None),
     )
 
 

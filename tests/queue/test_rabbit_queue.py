@@ -85,7 +85,8 @@ def test_p6_a_queue_on_rabbitmq_does_what_the_model_does(rabbitmq: str, tmp_path
 
     examples = 200 if size == "long" else 5
     run_state_machine_as_test(
-        queue_machine(make), settings=settings(max_examples=examples, stateful_step_count=30, deadline=None)
+        queue_machine(make, travelling=True),
+        settings=settings(max_examples=examples, stateful_step_count=30, deadline=None),
     )
     engine.dispose()
 

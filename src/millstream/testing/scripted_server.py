@@ -112,10 +112,11 @@ class ScriptedServer:
         for stream in list(self._streams):
             await stream.write(command)
 
-    def break_streams(self) -> None:
+    async def break_streams(self) -> None:
         """End every telemetry stream."""
         for stream in list(self._streams):
-            stream.reading.cancel()
+            async with stream.writing:  # gRPC cannot end a call in the middle of a message
+                stream.reading.cancel()
 
     def _handler(self, method: Method) -> Any:
         import grpc
@@ -221,14 +222,14 @@ class ScriptedServer:
 
 
 class _TelemetryStream:
-    """A stream to one client; *reading* is the task that listens to it."""
+    """A stream to one client; *reading* is the task that listens to it, *writing* is held while it is told things."""
 
     def __init__(self, context: Any, reading: asyncio.Future[None]) -> None:
         self.context = context
         self.reading = reading
-        self._writing = asyncio.Lock()
+        self.writing = asyncio.Lock()
 
     async def write(self, command: v2.TelemetryCommand) -> None:
         """Send *command*."""
-        async with self._writing:  # gRPC takes one message at a time
+        async with self.writing:  # gRPC takes one message at a time
             await self.context.write(command)
