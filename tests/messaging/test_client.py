@@ -26,6 +26,7 @@ from millstream.messaging.client import (
     TransportError,
 )
 from millstream.testing.brokers import BrokerProcess
+from millstream.testing.waiting import until_async
 
 QUICK = Options(
     startup_timeout=5.0, intervals=Intervals(first_heartbeat=0.1, heartbeat=0.1, reopen=0.1, retry=0.1, assignments=0.3)
@@ -63,11 +64,6 @@ async def drain(source: SimpleConsumer, count: int) -> list[Received]:
     return found
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
 def bodies(messages: list[Received]) -> list[bytes]:
     return [message.body for message in messages]
 
@@ -101,7 +97,7 @@ def test_what_always_fails_becomes_a_dead_letter(at: str) -> None:
         async with Producer(at, options=QUICK) as producer:
             await producer.send(Message("failing", b"poison"))
         async with PushConsumer(at, "unlucky", {"failing": "*"}, listen, options=QUICK):
-            await until(lambda: len(attempts) == 4)
+            await until_async(lambda: len(attempts) == 4)
             await asyncio.sleep(1.2)
         assert attempts == [1, 2, 3, 4]
         async with consumer(at, "undertaker", "%DLQ%unlucky") as dead:

@@ -32,6 +32,7 @@ from millstream.messaging.client import (
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
 from millstream.testing.cut_line import CutLine
 from millstream.testing.mortal_calls import Death
+from millstream.testing.waiting import until_async
 
 OPTIONS = Options(
     request_timeout=5.0,
@@ -54,12 +55,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
             await test()
 
     asyncio.run(limited())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Traffic:
@@ -250,7 +245,7 @@ def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CutLine, size: str
                 before = line.cuts
                 line.cut(chance.choice(("client", "server")), chance.randrange(4000))
                 going = asyncio.ensure_future(_for_ever(traffic.go_round))
-                await until(lambda before=before: line.cuts > before)  # type: ignore[misc]
+                await until_async(lambda before=before: line.cuts > before, seconds=60)  # type: ignore[misc]
                 going.cancel()
                 await asyncio.gather(going, return_exceptions=True)
             await traffic.go_round()
@@ -282,9 +277,9 @@ def test_clients_go_on_after_their_broker_hung(mortal_broker: BrokerProcess) -> 
                 assert producer.isolated
             finally:
                 os.kill(mortal_broker.pid, signal.SIGCONT)
-            await until(lambda: not producer.isolated)
+            await until_async(lambda: not producer.isolated, seconds=60)
             await producer.send(Message("plain", b"after"))
-            await until(lambda: {b"before", b"after"} <= got)
+            await until_async(lambda: {b"before", b"after"} <= got, seconds=60)
 
     run(test, 90)
 
@@ -319,7 +314,7 @@ def test_a_clock_that_jumps_by_days_harms_neither_sends_nor_receives(broker: Bro
                 clock.offset = days * 86_400 * MICROSECONDS
                 ids.add((await producer.send(Message("jumps", b"%d" % days))).message_id)
             assert len(ids) == 6
-            await until(lambda: len(got) == 12)
+            await until_async(lambda: len(got) == 12, seconds=60)
 
     run(test, 60)
 

@@ -31,6 +31,7 @@ from millstream.messaging.client.metrics import BUCKETS, METER, read_wanted
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.scripted_server import ScriptedServer
+from millstream.testing.waiting import until_async
 
 INTERVALS = Intervals(first_heartbeat=60.0, reopen=0.05, retry=0.05)
 PLAIN = Options(attempts=1, request_timeout=10.0, startup_timeout=30.0, intervals=INTERVALS)
@@ -43,11 +44,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
             await test()
 
     asyncio.run(limited())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 class Watched:
@@ -116,13 +112,13 @@ def test_deliveries_waits_and_listeners_are_measured_and_an_empty_receive_is_not
             watched = Watched()
             server.inbox.extend(server.message("t", body) for body in (b"good", b"bad", b"fine"))
             async with PushConsumer(server.place, "g", {"t": "*"}, listen, options=watched.options, concurrency=2):
-                await until(lambda: bool(watched.points().get("rocketmq_await_time")))
+                await until_async(lambda: bool(watched.points().get("rocketmq_await_time")))
                 (count,) = watched.points()["rocketmq_consumer_cached_messages"]
                 (size,) = watched.points()["rocketmq_consumer_cached_bytes"]
                 assert (count.value, size.value) == (3, 11)
                 assert count.attributes["consumer_group"] == "g"
                 go_on.set()
-                await until(lambda: sum(watched.statuses("rocketmq_process_time").values()) == 3)
+                await until_async(lambda: sum(watched.statuses("rocketmq_process_time").values()) == 3)
                 assert watched.statuses("rocketmq_process_time") == {"success": 2, "failure": 1}
                 found = watched.points()
                 assert found["rocketmq_await_time"][0].count == 3
@@ -199,15 +195,15 @@ def test_a_server_switches_metrics_on_and_off_and_gets_them_where_it_says() -> N
                 assert producer.meters is None
                 server.settings = one.ask
                 await producer.sync_settings()
-                await until(lambda: producer.meters is not None)
+                await until_async(lambda: producer.meters is not None)
                 first = producer.meters
                 await producer.send(Message("t", b"x"))
                 await producer.sync_settings()
-                await until(lambda: len(server.called("Telemetry")) == 3)
+                await until_async(lambda: len(server.called("Telemetry")) == 3)
                 server.settings = two.ask  # to another place: a new meter, and the old one tells what it has
                 await producer.sync_settings()
-                await until(lambda: producer.meters is not first)
-                await until(lambda: one.names() == {"rocketmq_send_cost_time"})
+                await until_async(lambda: producer.meters is not first)
+                await until_async(lambda: one.names() == {"rocketmq_send_cost_time"})
                 assert one.headers["x-mq-client-id"] == producer.id
                 await producer.send(Message("t", b"x"))
             assert two.names() == {"rocketmq_send_cost_time"}  # also at the end
@@ -215,7 +211,7 @@ def test_a_server_switches_metrics_on_and_off_and_gets_them_where_it_says() -> N
                 assert producer.meters is not None
                 server.settings = lambda _settings: None
                 await producer.sync_settings()
-                await until(lambda: producer.meters is None)
+                await until_async(lambda: producer.meters is None)
 
     run(test)
 

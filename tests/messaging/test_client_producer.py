@@ -31,6 +31,7 @@ from millstream.messaging.client import (
 )
 from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
+from millstream.testing.waiting import until_async
 
 QUIET = Options(request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
 BEATING = Options(
@@ -45,11 +46,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
             await test()
 
     asyncio.run(limited())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 def refusal(code: Any, text: str = "no") -> v2.SendMessageResponse:
@@ -90,7 +86,7 @@ def test_a_send_that_failed_goes_to_the_next_broker_at_once_and_a_heartbeat_brin
             ids = {message.system_properties.message_id for each in (one, two)
                    for request in each.called("SendMessage") for message in request.messages}  # fmt: skip
             assert len(ids) == 1  # however often it is sent, it is one message
-            await until(lambda: not producer.isolated)
+            await until_async(lambda: not producer.isolated)
             for server in (one, two):
                 server.script["SendMessage"].clear()
             assert isinstance(await producer.send(Message("t", b"y")), Receipt)
@@ -232,7 +228,7 @@ def test_a_topic_that_is_first_sent_to_later_is_declared_to_its_servers() -> Non
             def declared() -> list[str]:
                 return [topic.name for topic in server.called("Telemetry")[-1].settings.publishing.topics]
 
-            await until(lambda: declared() == ["early", "late"])
+            await until_async(lambda: declared() == ["early", "late"])
             await producer.send(Message("late", b"y"))
             assert len(server.called("QueryRoute")) == 2
 
@@ -313,7 +309,7 @@ def test_a_batch_is_full_by_its_bytes_too_and_a_large_message_goes_alone() -> No
         ):
             bodies = [b"a" * 400, b"b" * 400, b"c" * 400, b"d" * 3000]
             sending = asyncio.gather(*(producer.send(Message("t", body)) for body in bodies))
-            await until(lambda: len(sent(server)) == 3)
+            await until_async(lambda: len(sent(server)) == 3)
             await sending
             assert [list(map(len, each)) for each in sorted(sent(server))] == [[400, 400], [400], [3000]]
             with pytest.raises(PayloadError):
@@ -332,7 +328,7 @@ def test_closing_sends_what_lingers_and_waits_for_what_is_under_way() -> None:
             await producer.start()
             server.script["SendMessage"].append(slow)
             under_way = asyncio.ensure_future(producer.send_many(texts(2)))
-            await until(lambda: len(sent(server)) == 1)
+            await until_async(lambda: len(sent(server)) == 1)
             lingering = [asyncio.ensure_future(producer.send(message)) for message in texts(3)]
             await asyncio.sleep(0)
             closing = asyncio.ensure_future(producer.close())

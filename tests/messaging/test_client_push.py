@@ -13,6 +13,7 @@ import pytest
 from millstream.messaging.client import Intervals, NotRunningError, Options, PushConsumer, Received, SimpleConsumer
 from millstream.messaging.protocol import v2
 from millstream.testing.scripted_server import ScriptedServer
+from millstream.testing.waiting import until_async
 
 QUICK = Options(
     request_timeout=10.0,
@@ -31,11 +32,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
             await test()
 
     asyncio.run(limited())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 def status(code: Any) -> v2.ReceiveMessageResponse:
@@ -72,7 +68,7 @@ def test_the_attempt_id_is_kept_until_messages_come() -> None:
             server.script["ReceiveMessage"].extend([*answers, None])
             server.inbox.append(server.message("t", b"x"))
             async with push(server, accept):
-                await until(lambda: len(server.called("ReceiveMessage")) >= 6)
+                await until_async(lambda: len(server.called("ReceiveMessage")) >= 6)
             ids = [request.attempt_id for request in server.called("ReceiveMessage")]
             assert len(set(ids[:4])) == 1
             assert ids[4] != ids[3]
@@ -100,7 +96,7 @@ def test_under_flow_control_it_asks_again_after_20_ms_and_after_failures_later()
             answers = [status(v2.TOO_MANY_REQUESTS)] * 3 + [status(v2.INTERNAL_SERVER_ERROR)] * 3 + [None]
             server.script["ReceiveMessage"].extend(map(note, answers))
             async with push(server, accept):
-                await until(lambda: len(times) == 7)
+                await until_async(lambda: len(times) == 7)
             pauses = [after - before for before, after in itertools.pairwise(times)]
             assert min(pauses[:3]) >= 0.02
             assert min(pauses[:3]) < 0.05
@@ -123,15 +119,15 @@ def test_a_full_cache_receives_no_more_by_count_and_by_bytes(bounds: dict[str, i
             server.inbox.extend(server.message("t", b"%010d" % number) for number in range(50))
             async with push(server, listen, concurrency=100, **bounds) as consumer:
                 most = 10 if "cache" in bounds else 32  # a batch is not cut by its bytes
-                await until(lambda: len(held) == most)
+                await until_async(lambda: len(held) == most)
                 before = len(server.called("ReceiveMessage"))
                 await asyncio.sleep(0.12)
                 assert (len(server.called("ReceiveMessage")), len(held)) == (before, most)
                 assert consumer.cached() == {"t": (len(held), 10 * len(held))}
                 go_on.set()
-                await until(lambda: len(held) == 50)
-                await until(lambda: len(acknowledged(server)) == 50)
-                assert consumer.cached() == {"t": (0, 0)}
+                await until_async(lambda: len(held) == 50)
+                await until_async(lambda: len(acknowledged(server)) == 50)
+                await until_async(lambda: consumer.cached() == {"t": (0, 0)})
 
     run(test)
 
@@ -144,9 +140,9 @@ def test_an_acknowledgement_is_repeated_until_it_succeeds_or_its_handle_is_no_go
             server.script["AckMessage"].extend([failed, grpc.StatusCode.UNAVAILABLE, None, invalid])
             server.inbox.append(server.message("t", b"one"))
             async with push(server, accept, concurrency=1):
-                await until(lambda: len(acknowledged(server)) == 3)
+                await until_async(lambda: len(acknowledged(server)) == 3)
                 server.inbox.append(server.message("t", b"two"))
-                await until(lambda: len(acknowledged(server)) == 4)
+                await until_async(lambda: len(acknowledged(server)) == 4)
                 await asyncio.sleep(0.1)
             assert acknowledged(server) == ["handle-one"] * 3 + ["handle-two"]
 
@@ -160,9 +156,9 @@ def test_a_message_that_failed_is_hidden_for_the_pause_of_its_attempt_and_that_i
             server.script["ChangeInvisibleDuration"].extend([grpc.StatusCode.UNAVAILABLE, None, invalid])
             server.inbox.append(server.message("t", b"x", attempt=3))
             async with push(server, refuse):
-                await until(lambda: len(server.called("ChangeInvisibleDuration")) == 2)
+                await until_async(lambda: len(server.called("ChangeInvisibleDuration")) == 2)
                 server.inbox.append(server.message("t", b"y", attempt=1))
-                await until(lambda: len(server.called("ChangeInvisibleDuration")) == 3)
+                await until_async(lambda: len(server.called("ChangeInvisibleDuration")) == 3)
                 await asyncio.sleep(0.1)
             hidden = [
                 (request.receipt_handle, request.invisible_duration.ToMilliseconds())
@@ -191,7 +187,7 @@ def test_p4_order_holds_past_retries_and_dead_letters_which_are_repeated_until_t
             bodies = (b"good", b"raises", b"bad", b"last")
             server.inbox.extend(server.message("t", body, message_group="g") for body in bodies)
             async with push(server, listen):
-                await until(lambda: len(acknowledged(server)) == 3)
+                await until_async(lambda: len(acknowledged(server)) == 3)
             expected = [
                 (b"good", 1),
                 (b"raises", 1),
@@ -230,10 +226,10 @@ def test_p4_message_groups_do_not_wait_for_one_another() -> None:
                     body = f"{group}-{number}".encode()
                     server.inbox.append(server.message("t", body, message_group=group))
             async with push(server, listen):
-                await until(lambda: len(seen) == 4)
+                await until_async(lambda: len(seen) == 4)
                 assert sorted(seen) == [b"a-0", b"b-0", b"b-1", b"b-2"]
                 go_on.set()
-                await until(lambda: len(acknowledged(server)) == 6)
+                await until_async(lambda: len(acknowledged(server)) == 6)
 
     run(test)
 
@@ -253,12 +249,12 @@ def test_a_corrupted_message_reaches_no_listener() -> None:
         async with ScriptedServer() as server:
             server.inbox.append(broken(server))
             async with push(server, listen):
-                await until(lambda: bool(server.called("ChangeInvisibleDuration")))
+                await until_async(lambda: bool(server.called("ChangeInvisibleDuration")))
         async with ScriptedServer() as server:
             server.settings = ordered
             server.inbox.append(broken(server))
             async with push(server, listen):
-                await until(lambda: bool(server.called("ForwardMessageToDeadLetterQueue")))
+                await until_async(lambda: bool(server.called("ForwardMessageToDeadLetterQueue")))
         assert not seen
 
     run(test)
@@ -283,17 +279,18 @@ def test_queues_come_and_go_with_the_assignments_and_a_failure_changes_nothing()
 
             assign(0, 1)
             async with push(server, accept, cache=100) as consumer:
-                await until(lambda: asked() == {0, 1})
+                await until_async(lambda: asked() == {0, 1})
                 assert {request.batch_size for request in server.called("ReceiveMessage")} == {32}
                 assign(1, 2, 3, 4, 5)  # a share of the cache is 20 messages now
-                await until(lambda: asked() == {1, 2, 3, 4, 5} or len(consumer._queues) == 5)
-                await until(lambda: server.called("ReceiveMessage")[-1].batch_size == 20)
+                await until_async(lambda: asked() == {1, 2, 3, 4, 5} or len(consumer._queues) == 5)
+                await until_async(lambda: server.called("ReceiveMessage")[-1].batch_size == 20)
                 server.script["QueryAssignment"].clear()
                 server.script["QueryAssignment"].extend([grpc.StatusCode.UNAVAILABLE] * 5)
-                await until(lambda: not server.script["QueryAssignment"])
+                await until_async(lambda: not server.script["QueryAssignment"])
                 assert len(consumer._queues) >= 1
+                dropped = [queue._task for queue in consumer._queues.values()]
                 assign()
-                await until(lambda: not consumer._queues)
+                await until_async(lambda: not consumer._queues and all(task.done() for task in dropped))
                 before = len(server.called("ReceiveMessage"))
                 await asyncio.sleep(0.1)
                 assert len(server.called("ReceiveMessage")) == before
@@ -309,7 +306,7 @@ def test_an_answer_that_cannot_be_read_does_not_silence_a_queue() -> None:
             server.inbox.extend([odd, server.message("t", b"good")])
             server.script["ReceiveMessage"].append(lambda _request: b"no response at all")
             async with push(server, accept):
-                await until(lambda: sorted(acknowledged(server)) == ["handle-good", "handle-odd"])
+                await until_async(lambda: sorted(acknowledged(server)) == ["handle-good", "handle-odd"])
 
     run(test)
 
@@ -332,7 +329,7 @@ def test_while_it_closes_it_receives_nothing_more_and_its_heart_goes_on_beating(
             await asyncio.sleep(0.05)
             server.inbox.append(server.message("t", b"late"))
             received, beats = len(server.called("ReceiveMessage")), len(server.called("Heartbeat"))
-            await until(lambda: len(server.called("Heartbeat")) >= beats + 3)
+            await until_async(lambda: len(server.called("Heartbeat")) >= beats + 3)
             assert len(server.called("ReceiveMessage")) == received
             assert not server.called("NotifyClientTermination")
             go_on.set()
@@ -358,14 +355,14 @@ def test_closing_never_waits_for_a_sleeping_retry() -> None:
             server.inbox.extend(server.message("t", b"%d" % number, message_group="g") for number in range(2))
             begin = asyncio.get_running_loop().time()
             async with push(server, refuse) as consumer:
-                await until(lambda: consumer.cached() == {"t": (2, 2)})
+                await until_async(lambda: consumer.cached() == {"t": (2, 2)})
             handles = [each.receipt_handle for each in server.called("ChangeInvisibleDuration")]
             assert handles == ["handle-0", "handle-1"]
             server.settings = lambda _settings: None
             server.script["AckMessage"].extend([grpc.StatusCode.UNAVAILABLE] * MORE)
             server.inbox.append(server.message("t", b"x"))
             async with push(server, accept):
-                await until(lambda: bool(server.called("AckMessage")))
+                await until_async(lambda: bool(server.called("AckMessage")))
             assert asyncio.get_running_loop().time() - begin < 10
 
     run(test)
@@ -387,8 +384,8 @@ def test_a_slow_consumer_of_ten_thousand_messages_caches_a_bounded_number_and_lo
 
             consumer = push(server, listen, cache=300, concurrency=50)
             async with consumer:
-                await until(lambda: len(seen) == 10_000)
-                await until(lambda: consumer.cached() == {"t": (0, 0)})
+                await until_async(lambda: len(seen) == 10_000)
+                await until_async(lambda: consumer.cached() == {"t": (0, 0)})
             assert most <= 300
             assert len(acknowledged(server)) == len(set(acknowledged(server))) == 10_000
 

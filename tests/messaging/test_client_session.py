@@ -35,6 +35,7 @@ from millstream.messaging.client.recovery import COOLDOWN, Recovery
 from millstream.messaging.protocol import v2
 from millstream.testing.certificates import Authority
 from millstream.testing.scripted_server import ScriptedServer
+from millstream.testing.waiting import until_async
 
 QUIET = Options(request_timeout=10.0, startup_timeout=30.0, intervals=Intervals(first_heartbeat=60.0, reopen=0.05))
 
@@ -52,11 +53,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(limited())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 async def ignore(_message: Received) -> None:
     """A listener that is content."""
 
@@ -66,9 +62,9 @@ def test_a_stream_that_ends_or_breaks_is_opened_again_with_the_settings() -> Non
         async with ScriptedServer() as server, Producer(server.place, ["t"], options=QUIET):
             for number in range(2, 5):
                 await server.break_streams()
-                await until(lambda number=number: len(server.called("Telemetry")) == number)  # type: ignore[misc]
+                await until_async(lambda number=number: len(server.called("Telemetry")) == number)  # type: ignore[misc]
             assert server.called("Telemetry")[-1].settings.publishing.topics[0].name == "t"
-            await until(lambda: server.streams == 1)
+            await until_async(lambda: server.streams == 1)
 
     run(test)
 
@@ -79,7 +75,7 @@ def test_a_closed_client_opens_no_stream_again_and_says_goodbye() -> None:
             async with SimpleConsumer(server.place, "g", {"t": "*"}, options=QUIET):
                 pass
             assert server.called("NotifyClientTermination")[0].group.name == "g"
-            await until(lambda: server.streams == 0)
+            await until_async(lambda: server.streams == 0)
             await asyncio.sleep(0.15)
             assert len(server.called("Telemetry")) == 1
 
@@ -90,7 +86,7 @@ def test_settings_are_declared_anew_at_intervals_and_when_subscriptions_change()
     async def test() -> None:
         async with ScriptedServer() as server:
             async with SimpleConsumer(server.place, "g", {"t": "*"}, options=options(settings=0.05)):
-                await until(lambda: len(server.called("Telemetry")) >= 3)
+                await until_async(lambda: len(server.called("Telemetry")) >= 3)
                 assert len({id(call) for call in server.called("Telemetry")}) >= 3
                 assert server.streams == 1  # on the stream that is there
             async with SimpleConsumer(server.place, "g", {"t": "*"}, options=QUIET) as consumer:
@@ -100,9 +96,9 @@ def test_settings_are_declared_anew_at_intervals_and_when_subscriptions_change()
                     return {each.topic.name: each.expression.expression for each in wanted}
 
                 await consumer.subscribe("u", "a || b")
-                await until(lambda: declared() == {"t": "*", "u": "a || b"})
+                await until_async(lambda: declared() == {"t": "*", "u": "a || b"})
                 await consumer.unsubscribe("t")
-                await until(lambda: declared() == {"u": "a || b"})
+                await until_async(lambda: declared() == {"u": "a || b"})
 
     run(test)
 
@@ -174,7 +170,7 @@ def test_a_call_that_the_end_of_its_client_cuts_off_fails_and_is_no_cancellation
             server.inbox.append(server.message("t", b"x"))
             (message,) = await consumer.receive()
             acknowledging = asyncio.ensure_future(consumer.ack(message))
-            await until(lambda: bool(server.called("AckMessage")))
+            await until_async(lambda: bool(server.called("AckMessage")))
             await consumer.close()
             with pytest.raises(TransportError, match="the connection was closed"):
                 await acknowledging
@@ -241,7 +237,7 @@ def test_orphaned_transactions_are_ended_as_the_checker_says_where_the_server_as
                 ask.recover_orphaned_transaction_command.transaction_id = f"tx-{body.decode()}"
                 ask.recover_orphaned_transaction_command.message.CopyFrom(server.message("t", body))
                 await server.command(ask)
-            await until(lambda: len(server.called("EndTransaction")) == 2)
+            await until_async(lambda: len(server.called("EndTransaction")) == 2)
             ends = {end.transaction_id: (end.resolution, end.source) for end in server.called("EndTransaction")}
             asked = v2.SOURCE_SERVER_CHECK
             assert ends == {"tx-commit": (v2.COMMIT, asked), "tx-rollback": (v2.ROLLBACK, asked)}
@@ -271,8 +267,8 @@ def test_a_server_may_have_its_client_connect_anew() -> None:
                 ask = v2.TelemetryCommand()
                 ask.reconnect_endpoints_command.nonce = "n"
                 await server.command(ask)
-                await until(lambda number=number: len(server.called("Telemetry")) == number)  # type: ignore[misc]
-                await until(lambda: server.streams == 1)
+                await until_async(lambda number=number: len(server.called("Telemetry")) == number)  # type: ignore[misc]
+                await until_async(lambda: server.streams == 1)
             await producer.send(Message("t", b"x"))
 
     run(test)
@@ -287,9 +283,9 @@ def test_a_connection_that_is_late_twice_is_made_anew() -> None:
         async with ScriptedServer() as server:
             server.script["Heartbeat"].extend([late, None, late, late, late, late])
             async with Producer(server.place, ["t"], options=hasty) as producer:
-                await until(lambda: len(server.called("Telemetry")) == 2)
+                await until_async(lambda: len(server.called("Telemetry")) == 2)
                 assert len(server.called("Heartbeat")) >= 4
-                await until(lambda: len(server.called("Heartbeat")) >= 7)
+                await until_async(lambda: len(server.called("Heartbeat")) >= 7)
                 assert len(server.called("Telemetry")) == 2  # one in thirty seconds
                 await producer.send(Message("t", b"x"))
 
@@ -337,15 +333,15 @@ def test_routes_are_refreshed_and_servers_come_and_go_with_them() -> None:
             producer = await stack.enter_async_context(Producer(one.place, ["t", "u"], options=every))
             assert (one.streams, two.streams) == (1, 0)
             one.queues = [one.queue(0, "b", two.port)]
-            await until(lambda: (one.streams, two.streams) == (0, 1))
+            await until_async(lambda: (one.streams, two.streams) == (0, 1))
             await producer.send(Message("t", b"x"))
             assert two.called("SendMessage")
             one.script["QueryRoute"].extend([grpc.StatusCode.UNAVAILABLE] * 6)
-            await until(lambda: not one.script["QueryRoute"])  # the route that is known is kept
+            await until_async(lambda: not one.script["QueryRoute"])  # the route that is known is kept
             await producer.send(Message("t", b"y"))
             one.queues = None
-            await until(lambda: (one.streams, two.streams) == (1, 0))
-            await until(lambda: len(producer._transports) == 1)  # nobody needs the other connection any more
+            await until_async(lambda: (one.streams, two.streams) == (1, 0))
+            await until_async(lambda: len(producer._transports) == 1)  # nobody needs the other connection any more
             await producer.send(Message("t", b"z"))
 
     run(test)
@@ -360,7 +356,7 @@ def test_one_topic_without_a_route_keeps_no_other_from_being_refreshed() -> None
         async with ScriptedServer() as server, Producer(server.place, ["a", "b"], options=often):
             before = len(server.called("QueryRoute"))
             server.script["QueryRoute"].extend([without_a] * 1000)
-            await until(lambda: len(server.called("QueryRoute")) >= before + 8)
+            await until_async(lambda: len(server.called("QueryRoute")) >= before + 8)
             names = [request.topic.name for request in server.called("QueryRoute")[before:]]
             assert abs(names.count("a") - names.count("b")) <= 1
 
@@ -381,7 +377,7 @@ def test_namespace_session_token_and_signature_travel_with_every_call(caplog: py
                 await producer.send(Message("t", b"x"))
                 (message,) = await consumer.receive()
                 await consumer.ack(message)
-                await until(lambda: len(server.called("Heartbeat")) >= 2)
+                await until_async(lambda: len(server.called("Heartbeat")) >= 2)
             for call in server.calls:
                 assert call.headers["x-mq-namespace"] == "space"
                 assert call.headers["x-mq-session-token"] == "token"

@@ -36,6 +36,7 @@ from millstream.messaging.client import (
     SimpleConsumer,
     TransportError,
 )
+from millstream.testing.waiting import until_async
 
 OPTIONS = Options(
     request_timeout=10.0, startup_timeout=60.0, intervals=Intervals(first_heartbeat=0.5, heartbeat=2.0, assignments=1.0)
@@ -91,12 +92,6 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], seconds: float = 120.0) -
             await test()
 
     asyncio.run(limited())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until *condition* holds."""
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 async def drain(source: SimpleConsumer, count: int, *, invisible: float = 60.0) -> list[Received]:
@@ -197,7 +192,7 @@ class ClientConformance:
                     )
                 )
             async with PushConsumer(server.place, group, {topic: "*"}, listen, options=OPTIONS):
-                await until(lambda: len(got) == 8 + 1 + attempts - 1)
+                await until_async(lambda: len(got) == 8 + 1 + attempts - 1)
             for name, repeated, times in ((b"a", 2, attempts), (b"b", 1, 2)):
                 expected = [b"%s-%d" % (name, n) for n in range(4) for _ in range(times if n == repeated else 1)]
                 assert [body for body in got if body.startswith(name)] == expected
@@ -287,7 +282,7 @@ class ClientConformance:
             async with Producer(server.place, options=OPTIONS) as producer:
                 await producer.send_many([Message(topic, b"%d" % number) for number in range(6)])
             async with PushConsumer(server.place, group, {topic: "*"}, listen, options=OPTIONS):
-                await until(lambda: len(got) >= 8)
+                await until_async(lambda: len(got) >= 8)
             assert sorted(got) == sorted([(b"%d" % number, 1) for number in range(6)] + [(b"3", 2), (b"3", 3)])
 
         run(test, 60 + 2 * server.traits.pause)
@@ -306,7 +301,7 @@ class ClientConformance:
             async with Producer(server.place, options=OPTIONS) as producer:
                 await producer.send(Message(topic, b"poison"))
             async with PushConsumer(server.place, group, {topic: "*"}, listen, options=OPTIONS):
-                await until(lambda: len(got) >= attempts)
+                await until_async(lambda: len(got) >= attempts)
                 await asyncio.sleep(server.traits.pause)
             assert got == list(range(1, attempts + 1))
 
@@ -329,7 +324,7 @@ class ClientConformance:
                     await producer.send(Message(topic, b"%d" % number))
             push = PushConsumer(server.place, group, {topic: "*"}, listen, concurrency=2, options=OPTIONS)
             await push.start()
-            await until(lambda: push.cached()[topic][0] == 6)
+            await until_async(lambda: push.cached()[topic][0] == 6)
             closing = asyncio.ensure_future(push.close())
             await asyncio.sleep(0.1)
             go_on.set()
@@ -404,14 +399,14 @@ class ClientConformance:
                 PushConsumer(server.place, group, {topic: "*"}, listen, options=OPTIONS),
             ):
                 await producer.send(Message(topic, b"before"))
-                await until(lambda: got == [b"before"])
+                await until_async(lambda: got == [b"before"])
                 await asyncio.to_thread(server.kill)
                 with pytest.raises(TransportError):
                     await producer.send(Message(topic, b"lost"))
                 assert producer.isolated
                 await asyncio.to_thread(server.start)
                 await patiently(lambda: producer.send(Message(topic, b"after")))
-                await until(lambda: b"after" in got)
-                await until(lambda: not producer.isolated)
+                await until_async(lambda: b"after" in got)
+                await until_async(lambda: not producer.isolated)
 
         run(test, 300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,3 +22,13 @@ def until(condition: Callable[[], Found], what: str = "what was waited for", *, 
             raise TimeoutError(f"{what} did not come in {seconds} seconds")
         clock.sleep(_LOOK_SECONDS)
     return found
+
+
+async def until_async(condition: Callable[[], object], *, seconds: float | None = None) -> None:
+    """Return once *condition* holds, while the event loop goes on.
+
+    Raises :class:`TimeoutError` after *seconds*; without them the bound is the caller's.
+    """
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(_LOOK_SECONDS)

@@ -42,6 +42,8 @@ class Transport:
     """
 
     def __init__(self, target: str, signer: Signer, *, tls: Tls | None = None) -> None:
+        # gRPC's own handlers of a fork crash the child now and then while its threads run; no client runs there anyway.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
             import grpc
         except ImportError as error:
