@@ -88,3 +88,15 @@ def test_the_command_writes_json_and_markdown(tmp_path: Path, monkeypatch: pytes
     assert json.loads((tmp_path / "r.json").read_bytes())["results"][0]["rows"][1]["contender"] == "ours"
     assert "| ours | 35 | 2.50× | 2 |" in (tmp_path / "r.md").read_text("utf-8")
     assert "Writing" in done.stdout
+
+
+@pytest.mark.parametrize(("width", "first"), [("120", ["ours", "35"]), ("36", ["messages/s", "15", "35"])])
+def test_a_table_is_turned_where_its_figures_do_not_fit_beside_each_other(
+    width: str, first: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.bench.log.comparisons", lambda size, folder: iter([comparison([])]))
+    monkeypatch.setattr("millstream.cli.bench.is_terminal", lambda: True)
+    done = CliRunner().invoke(bench, ["log", "--runs", "2"], env={"COLUMNS": width}, catch_exceptions=False)
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in done.stdout.splitlines() if "│" in line]
+    assert first in [row[: len(first)] for row in rows]
+    assert "…" not in done.stdout

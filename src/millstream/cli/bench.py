@@ -12,6 +12,7 @@ from rich.table import Table
 from millstream.bench import BENCHMARKS
 from millstream.bench.frame import Result, Size, run_benchmark
 from millstream.bench.markdown import number, put_section
+from millstream.cli.common import is_terminal
 from millstream.core.clock import SystemClock
 from millstream.core.durable import write_durably
 
@@ -60,7 +61,7 @@ def bench(
     **parts: str | None,
 ) -> None:
     """Run the benchmark NAME: contenders turn by turn, medians and ratios."""
-    console = Console()
+    console = Console(width=None if is_terminal() else 120)
     err = Console(stderr=True)
     report = run_benchmark(
         name,
@@ -72,7 +73,8 @@ def bench(
         parts={part: value for part, value in parts.items() if value is not None},
     )
     for result in report.results:
-        console.print(_table(result))
+        console.print(result.title, style="bold")
+        console.print(result.conditions, _table(result, console.width), "", sep="\n", markup=False)
     if json_file is not None:
         write_durably(json_file, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     if markdown is not None:
@@ -80,15 +82,19 @@ def bench(
         write_durably(markdown, put_section(before, report).encode())
 
 
-def _table(result: Result) -> Table:
-    table = Table(title=f"{result.title}\n{result.conditions}", title_justify="left")
-    table.add_column("contender")
-    for heading in (result.unit, "ratio"):
-        table.add_column(heading, justify="right")
+def _table(result: Result, width: int) -> Table:
+    """A row a contender; a row a figure where so many figures do not fit beside each other into *width* cells."""
     figures = sorted({name for row in result.rows for name in row.figures})
-    for heading in figures:
-        table.add_column(heading, justify="right")
+    lines = [["", result.unit, "ratio", *figures]]
     for row in result.rows:
         more = [number(row.figures[name]) if name in row.figures else "–" for name in figures]
-        table.add_row(row.contender, number(row.median), f"{row.ratio:.2f}×", *more)
+        lines.append([row.contender, number(row.median), f"{row.ratio:.2f}×", *more])
+    columns: list[tuple[str, ...]] = list(zip(*lines, strict=True))
+    if sum(max(map(len, column)) + 3 for column in columns) >= width:
+        columns = [tuple(line) for line in lines]
+    table = Table()
+    for place, (heading, *_) in enumerate(columns):
+        table.add_column(heading, justify="right" if place else "left")
+    for cells in zip(*(column[1:] for column in columns), strict=True):
+        table.add_row(*cells)
     return table

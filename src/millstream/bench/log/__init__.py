@@ -16,7 +16,7 @@ from millstream.core.clock import SystemClock
 _DURABLE = (
     "Durable: synced to the disk before it is confirmed (MariaDB and PostgreSQL by their commit, SQLite in WAL mode "
     "with synchronous FULL, Redis with appendfsync always; JetStream with sync_interval always from version 2.10 on, "
-    "older ones sync every two minutes). "
+    "older ones sync every two minutes)."
 )
 _CHECKED = "What is read are ids and bodies; every id and the checksum over all bodies are checked as they are read."
 
