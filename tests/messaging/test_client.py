@@ -36,7 +36,7 @@ QUICK = Options(
 @pytest.fixture(scope="module")
 def at(broker: BrokerProcess) -> str:
     """Where a broker with topics is."""
-    for name in ("single", "batch", "failing", "async-for", "frames"):
+    for name in ("single", "batch", "failing", "async-for", "frames", "twins"):
         broker.make_topic(name)
     broker.make_topic("ordered", "FIFO")
     return str(broker.place)
@@ -52,6 +52,17 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def consumer(at: str, group: str, topic: str) -> SimpleConsumer:
     return SimpleConsumer(at, group, {topic: "*"}, await_duration=0.5, options=QUICK)
+
+
+def test_p6_two_producers_of_one_process_lose_nothing_to_each_other(at: str) -> None:
+    """The broker stores a message once however often it is sent, and tells that by its id."""
+
+    async def test() -> None:
+        async with Producer(at, ["twins"], options=QUICK) as one, Producer(at, ["twins"], options=QUICK) as two:
+            receipts = [await producer.send(Message("twins", b"x")) for producer in (one, two)]
+        assert [receipt.offset for receipt in receipts] == [0, 1]
+
+    run(test)
 
 
 async def drain(source: SimpleConsumer, count: int) -> list[Received]:

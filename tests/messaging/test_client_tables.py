@@ -179,6 +179,12 @@ def test_message_ids_are_of_version_one_and_never_the_same() -> None:
     assert client_id(3, VirtualClock()).count("@") == 3
 
 
+def test_producers_that_begin_in_the_same_second_share_no_message_id() -> None:
+    clock = VirtualClock()
+    one, two = MessageIds(clock), MessageIds(clock)
+    assert not {one.next() for _ in range(100)} & {two.next() for _ in range(100)}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
