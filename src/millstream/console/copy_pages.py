@@ -22,8 +22,8 @@ from millstream.mill.policy_saving import ABSENT, PolicyConflictError
 from millstream.rest.access import ForbiddenError
 from millstream.rest.views import integrity, policies
 
-MOST_SQUARES = 600
-"""Spaces of one store that the map of ages shows."""
+MOST_SQUARES = 400
+"""Spaces of one store that the map of ages shows, the worst of them."""
 
 _DAY = 24 * 3600 * MICROSECONDS
 
@@ -228,9 +228,8 @@ def _heat(spaces: Sequence[SpaceCoverage], only: str | None, now: int) -> Iterat
     for one in spaces:
         if only in (None, one.store):
             by_store.setdefault(one.store, []).append(one)
-    for store, found in by_store.items():
-        worst = sorted(found, key=lambda one: (not one.failed, one.coverage, one.oldest_check or 0))
-        shown = worst[:MOST_SQUARES]
+    for store, found in sorted(by_store.items()):
+        shown = found[:MOST_SQUARES]
         if len(found) <= MOST_SQUARES:
             shown = sorted(shown, key=lambda one: one.space)
         yield store, [_square(one, now) for one in shown], len(found) - len(shown)

@@ -5,6 +5,7 @@
 :class:`millstream.testing.queues.WorkQueueConformance`.
 """
 
+from millstream.queue.dead_letters import Cause, DeadLetters
 from millstream.queue.events import DamagedQueueError
 from millstream.queue.log_queue import LogWorkQueue
 from millstream.queue.protocol import (
@@ -18,11 +19,12 @@ from millstream.queue.protocol import (
 )
 from millstream.queue.snapshot import recover
 from millstream.queue.state import QueueState
-from millstream.queue.view import Cause, QueueView
+from millstream.queue.view import QueueView
 
 __all__ = [
     "Cause",
     "DamagedQueueError",
+    "DeadLetters",
     "DeadTask",
     "Depth",
     "Lease",

@@ -44,6 +44,7 @@ class QueueState:
     """All tasks that are not done.
 
     Methods apply what has been decided and recorded; whether a lease is current is asked before, with :meth:`holds`.
+    :attr:`deaths` is another number whenever the dead tasks are not those that they were.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,8 @@ class QueueState:
         self._ready: OrderedDict[int, Task] = OrderedDict()
         self._timers: list[tuple[int, int]] = []  # (due, id) of delays and leases; outdated ones are skipped
         self._counts = {READY: 0, DELAYED: 0, LEASED: 0, DEAD: 0}
+        self._dead: dict[int, Task] = {}
+        self.deaths = 0
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -91,7 +94,7 @@ class QueueState:
 
     def dead(self) -> list[DeadTask]:
         """The dead tasks, by id."""
-        dead = sorted((task for task in self._tasks.values() if task.state == DEAD), key=lambda task: task.id)
+        dead = sorted(self._dead.values(), key=lambda task: task.id)
         return [DeadTask(task.id, task.body, task.attempts, task.cause, task.due) for task in dead]
 
     def put(self, task_id: int, body: bytes, ready_at: int | None, now: int) -> None:
@@ -156,13 +159,19 @@ class QueueState:
         self._counts[task.state] += 1
         if task.state == READY:
             self._ready[task.id] = task
-        elif task.state != DEAD:
+        elif task.state == DEAD:
+            self._dead[task.id] = task
+            self.deaths += 1
+        else:
             heapq.heappush(self._timers, (task.due, task.id))
 
     def _leave(self, task: Task) -> None:
         self._counts[task.state] -= 1
         if task.state == READY:
             del self._ready[task.id]
+        elif task.state == DEAD:
+            del self._dead[task.id]
+            self.deaths += 1
 
 
 def _kept(task: Task) -> KeptTask:

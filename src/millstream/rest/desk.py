@@ -17,7 +17,7 @@ from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.log import Log, LogSpec, Message
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
-from millstream.queue import Cause, DeadTask, Depth, LogWorkQueue, QueueView, WorkQueue
+from millstream.queue import Cause, DeadLetters, DeadTask, Depth, LogWorkQueue, QueueView, WorkQueue
 from millstream.rest.access import Access
 from millstream.rest.trail import Trail
 
@@ -146,15 +146,11 @@ class _Direct:
         return self._queue.depth()
 
     def dead(self, *, limit: int, after: int = 0, cause: str | None = None) -> Sequence[DeadTask]:
-        from millstream.queue.view import common_cause
-
         found = self._queue.dead(limit=limit if cause is None else self.MOST, after=after)
-        return [task for task in found if cause is None or common_cause(task.cause) == cause][:limit]
+        return DeadLetters(found).page(limit=limit, cause=cause)
 
     def causes(self) -> Sequence[Cause]:
-        from millstream.queue.view import group_causes
-
-        return group_causes(self._queue.dead(limit=self.MOST))
+        return DeadLetters(self._queue.dead(limit=self.MOST)).causes
 
 
 class Desk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -59,8 +59,11 @@ class LogRow(msgspec.Struct, frozen=True):
     writer: str | None
 
 
-class Survey(msgspec.Struct, frozen=True):
-    """What was found at ``at`` (microseconds) in ``seconds``; ``troubles`` names what could not be looked at."""
+class Survey(msgspec.Struct, frozen=True, dict=True):
+    """What was found at ``at`` (microseconds) in ``seconds``; ``troubles`` names what could not be looked at.
+
+    ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
+    """
 
     at: int
     seconds: float
@@ -75,6 +78,33 @@ class Survey(msgspec.Struct, frozen=True):
     holds: int = 0
     free_bytes: int | None = None
     troubles: Mapping[str, str] = {}
+
+    @cached_property
+    def copies(self) -> CopyFigures:
+        """All copies together; what waits for workers is not known here."""
+        rows = self.spaces
+        stores, spaces = {row.store for row in rows}, {row.space for row in rows}
+        return CopyFigures(sum(row.items for row in rows), sum(row.bytes for row in rows), len(stores), len(spaces))
+
+    @cached_property
+    def checks(self) -> CheckFigures:
+        """All checks together; the repairs that wait are not known here."""
+        rows = self.spaces
+        items, checked = sum(row.items for row in rows), sum(row.checked for row in rows)
+        return CheckFigures(
+            items,
+            checked,
+            checked / items if items else 1.0,
+            sum(row.failed for row in rows),
+            sum(row.missing for row in rows),
+            min((row.oldest_check for row in rows if row.oldest_check is not None), default=None),
+            max((row.newest_check for row in rows if row.newest_check is not None), default=None),
+        )
+
+
+def badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
+    """Spaces in this order are the worst first."""
+    return (not one.failed, one.coverage, one.oldest_check or 0, one.space, one.store)
 
 
 def kind_of(desk: Desk, log: str) -> str:
@@ -118,7 +148,7 @@ def take_survey(desk: Desk) -> Survey:
         look("anchors", node.observer.index.totals, nothing),
         look("ledger", node.ledger.head, None),
         position[0] if position else 0,
-        look("manifest", lambda: coverage_of(node.database), ()),
+        look("manifest", lambda: sorted(coverage_of(node.database), key=badness), ()),
         look("findings", lambda: findings_of(node.database, MOST_FINDINGS), ()),
         look("brake", lambda: len(node.brake.holds()), 0),
         look("disk", lambda: shutil.disk_usage(node.folder).free, None),
@@ -210,27 +240,9 @@ def anchor_figures(survey: Survey) -> AnchorFigures:
 
 def copy_figures(survey: Survey, waiting: int) -> CopyFigures:
     """The station of copies."""
-    rows = survey.spaces
-    return CopyFigures(
-        sum(row.items for row in rows),
-        sum(row.bytes for row in rows),
-        len({row.store for row in rows}),
-        len({row.space for row in rows}),
-        waiting,
-    )
+    return msgspec.structs.replace(survey.copies, waiting=waiting)
 
 
 def check_figures(survey: Survey, repairs: int) -> CheckFigures:
     """The station of checks."""
-    rows = survey.spaces
-    items, checked = sum(row.items for row in rows), sum(row.checked for row in rows)
-    return CheckFigures(
-        items,
-        checked,
-        checked / items if items else 1.0,
-        sum(row.failed for row in rows),
-        sum(row.missing for row in rows),
-        min((row.oldest_check for row in rows if row.oldest_check is not None), default=None),
-        max((row.newest_check for row in rows if row.newest_check is not None), default=None),
-        repairs,
-    )
+    return msgspec.structs.replace(survey.checks, repairs_waiting=repairs)

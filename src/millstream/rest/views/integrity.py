@@ -142,7 +142,6 @@ def spaces(desk: Desk, ask: Ask[SpacesQuery, Any]) -> Listing[SpaceRow]:
         for one in survey.spaces
         if query.store in (None, one.store) and (query.text is None or query.text in one.space)
     ]
-    found.sort(key=_badness)
     begin = max(0, query.offset)
     rows = [_space(one) for one in found[begin : begin + query.limit]]
     end = begin + len(rows)
@@ -229,10 +228,6 @@ def planned_repair(desk: Desk, space: str, content_id: str) -> RepairPlanned:
     plan = desk.node.repairer.plan(space, content_id)
     cures = [f"{cure.store}{' (its bad bytes go to the quarantine)' if cure.quarantine else ''}" for cure in plan.cures]
     return RepairPlanned(space, content_id, plan.good, plan.sha256, cures, list(map(str, plan.reasons)))
-
-
-def _badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
-    return (not one.failed, one.coverage, one.oldest_check or 0, one.space, one.store)
 
 
 def _space(one: SpaceCoverage) -> SpaceRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -133,7 +134,7 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
     data = _read(desk, account)
     if data is None:
         raise UnknownPolicyError(f"there is no policy of the account {account!r} in {desk.node.policy_place.where}")
-    text = data.decode("utf-8", "replace")
+    text, stores = data.decode("utf-8", "replace"), tuple(desk.node.settings.store_urls)
     try:
         parsed, warned = read_policy(data, account)
     except PolicyError as error:
@@ -145,7 +146,7 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
         [(space, list(map(str, pairs))) for space, pairs in parsed.spaces.items()],
         list(map(str, parsed.defaults)),
         parsed.ignored,
-        _texts(warned, parsed, desk),
+        _texts(warned, parsed, stores),
     )
 
 
@@ -154,6 +155,7 @@ def check_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> Checked:
     """Say what a policy would be and cause, and change nothing."""
     account, data = ask.query.account, ask.body.text.encode("utf-8", "surrogatepass")
     check_account(account)
+    stores = tuple(desk.node.settings.store_urls)
     try:
         proposed, warned = read_policy(data, account)
     except PolicyError as error:
@@ -163,8 +165,8 @@ def check_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> Checked:
     try:
         plans, unseen = _what_if(desk, account, proposed)
     except MillstreamError as error:
-        return Checked(None, [*_texts(warned, proposed, desk), f"what-if: {error}"], list(diff))
-    return Checked(None, _texts(warned, proposed, desk), list(diff), plans, unseen)
+        return Checked(None, [*_texts(warned, proposed, stores), f"what-if: {error}"], list(diff))
+    return Checked(None, _texts(warned, proposed, stores), list(diff), plans, unseen)
 
 
 @endpoints.put("/policies/{account}", AccountQuery, PolicyText, Role.ADMIN)
@@ -220,17 +222,22 @@ def _read(desk: Desk, account: str) -> bytes | None:
 
 def _row(desk: Desk, account: str) -> PolicyRow:
     data = _read(desk, account)
+    return _summed_up(account, data or b"", version_of(data), tuple(desk.node.settings.store_urls))
+
+
+@lru_cache(maxsize=100)
+def _summed_up(account: str, data: bytes, version: str, stores: Sequence[str]) -> PolicyRow:
+    """Kept, since a policy may name many thousand spaces, and is looked at far more often than it changes."""
     try:
-        parsed, warned = read_policy(data or b"", account)
+        parsed, warned = read_policy(data, account)
     except PolicyError as error:
-        return PolicyRow(account, version_of(data), 0, 0, 0, 0, str(error))
-    warnings = len(_texts(warned, parsed, desk))
-    return PolicyRow(account, version_of(data), len(parsed.spaces), len(parsed.defaults), len(parsed.ignored), warnings)
+        return PolicyRow(account, version, 0, 0, 0, 0, str(error))
+    warnings = len(_texts(warned, parsed, stores))
+    return PolicyRow(account, version, len(parsed.spaces), len(parsed.defaults), len(parsed.ignored), warnings)
 
 
-def _texts(warned: Sequence[Warned], parsed: Policy, desk: Desk) -> list[str]:
-    stores = list(desk.node.settings.store_urls)
-    return [f"{one.code}: {one}" for one in [*warned, *lint_policy(parsed, stores)]]
+def _texts(warned: Sequence[Warned], parsed: Policy, stores: Sequence[str]) -> list[str]:
+    return [f"{one.code}: {one}" for one in [*warned, *lint_policy(parsed, list(stores))]]
 
 
 def _what_if(desk: Desk, account: str, proposed: Policy) -> tuple[Sequence[PlanRow], int]:

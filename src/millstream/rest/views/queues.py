@@ -18,6 +18,9 @@ endpoints = Endpoints()
 MOST_AT_ONCE = 100_000
 """Dead tasks that one call redrives or discards."""
 
+MOST_CAUSES = 50
+"""Groups of dead tasks that come with a queue; the others are to be had from ``causes``."""
+
 Reason = Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
 TaskIds = Annotated[Sequence[Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]], msgspec.Meta(max_length=10_000)]
 
@@ -34,6 +37,14 @@ class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``queue`` is its name."""
 
     queue: Name
+
+
+class CausesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Causes of the deaths in ``queue``, ``offset`` of the largest groups left out."""
+
+    queue: Name
+    offset: Number = 0
+    limit: Limit = 1000
 
 
 class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,11 +84,15 @@ class DeadRow(msgspec.Struct, frozen=True):
 
 
 class QueueDetail(msgspec.Struct, frozen=True):
-    """A queue as it stands, who works on it (None where nobody does), and its dead tasks by cause."""
+    """A queue as it stands, who works on it (None where nobody does), and its dead tasks by cause.
+
+    There are ``groups`` of them; ``causes`` are the largest.
+    """
 
     figures: QueueFigures
     holder: str | None
     causes: Sequence[Cause]
+    groups: int
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -102,14 +117,16 @@ def queue(desk: Desk, ask: Ask[QueueQuery, Any]) -> QueueDetail:
     desired = next((row.desired_workers for row in desk.watch.queues() if row.queue == name), None)
     counts = (depth.ready, depth.leased, depth.delayed, depth.dead)
     figures = QueueFigures(name, *counts, depth.exact, depth.as_of, desired)
-    return QueueDetail(figures, desk.queues.holder(name), desk.queues.causes(name))
+    found = desk.queues.causes(name)
+    return QueueDetail(figures, desk.queues.holder(name), found[:MOST_CAUSES], len(found))
 
 
-@endpoints.get("/queues/{queue}/causes", QueueQuery)
-def causes(desk: Desk, ask: Ask[QueueQuery, Any]) -> Listing[Cause]:
+@endpoints.get("/queues/{queue}/causes", CausesQuery)
+def causes(desk: Desk, ask: Ask[CausesQuery, Any]) -> Listing[Cause]:
     """List of what the dead tasks of a queue died, the largest group first."""
-    found = desk.queues.causes(ask.query.queue)
-    return Listing(found, total=len(found))
+    query, found = ask.query, desk.queues.causes(ask.query.queue)
+    end = query.offset + query.limit
+    return Listing(found[query.offset : end], str(end) if end < len(found) else None, total=len(found))
 
 
 @endpoints.get("/queues/{queue}/dead", DeadQuery)
