@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 import rfc8785
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millstream.core.canonical import MAX_SAFE_INTEGER, CanonicalError, canonical_json, parse_canonical
+from millstream.core.canonical import (
+    MAX_DEPTH,
+    MAX_SAFE_INTEGER,
+    CanonicalError,
+    canonical_decoded,
+    canonical_json,
+    parse_canonical,
+)
 
 JSON = st.recursive(
     st.none()
@@ -26,6 +33,23 @@ JSON = st.recursive(
 @given(JSON)
 def test_every_value_is_written_as_the_reference_library_writes_it(value: object) -> None:
     assert canonical_json(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
+@given(JSON | st.text("[]{}:,-0123456789.eE é"))
+@example(1.0)
+@example({"a": [-0.0]})
+@example({"\U0001f600": 1, "\ufb33": 2})
+@example({"a": ":0", "b": "[-1,"})
+def test_what_was_decoded_is_written_alike_the_fast_way(value: object) -> None:
+    assert canonical_decoded(value) == canonical_json(value)
+
+
+def test_the_fast_way_is_no_way_around_the_bound_of_depth() -> None:
+    value: object = "x"
+    for _ in range(MAX_DEPTH + 1):
+        value = [value]
+    with pytest.raises(CanonicalError, match="nested"):
+        canonical_decoded(value)
 
 
 @given(JSON)

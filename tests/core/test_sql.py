@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from millstream.core.sql import make_tables
+from millstream.core.sql import insert_rows, make_tables, open_server, update_rows
 
 TABLES = 20
 
@@ -67,3 +68,47 @@ def test_tables_that_cannot_be_made_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(sa.exc.OperationalError):
         make_tables(reader, schema())
     reader.dispose()
+
+
+BOOKS = sa.Table(
+    "books_in_a_row",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("shelf", sa.String(20)),
+    sa.Column("place", sa.Integer),
+)
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def books(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Connection]:
+    """A table of a thousand books, on either kind of database."""
+    if request.param == "mariadb":
+        engine = open_server(str(request.getfixturevalue("mariadb")) + "rows")
+    else:
+        engine = sa.create_engine(f"sqlite:///{tmp_path / 'books.db'}")
+    with engine.connect() as connection:
+        BOOKS.drop(connection, checkfirst=True)
+        BOOKS.create(connection)
+        assert insert_rows(connection, BOOKS, ["id", "shelf"], [(n, "new") for n in range(1_000)]) == 1_000
+        yield connection
+        connection.rollback()
+        BOOKS.drop(connection)
+        connection.commit()
+    engine.dispose()
+
+
+def test_rows_whose_key_is_known_stay_as_they_are(books: sa.Connection) -> None:
+    assert insert_rows(books, BOOKS, ["id", "shelf"], [(n, "again") for n in range(995, 1_005)]) == 5
+    shelves = books.execute(sa.select(BOOKS.c.shelf).where(BOOKS.c.id.between(998, 1_001)).order_by(BOOKS.c.id))
+    assert list(shelves.scalars()) == ["new", "new", "again", "again"]
+    assert insert_rows(books, BOOKS, ["id"], []) == 0
+
+
+def test_each_row_gets_its_own_value_and_all_the_same_change(books: sa.Connection) -> None:
+    insert_rows(books, BOOKS, ["id", "shelf"], [(2_000, "kept")])
+    pairs = [(number, 10 * number) for number in (*range(0, 1_000, 2), 2_000, 3_000)]
+    place, key = BOOKS.c.place, BOOKS.c.id
+    assert update_rows(books, place, key, pairs, change={"shelf": "read"}, never={"shelf": "kept"}) == 500
+    assert update_rows(books, place, key, [(7, 1)], change={}, only={"shelf": "read"}) == 0
+    found = {row.id: (row.shelf, row.place) for row in books.execute(sa.select(BOOKS))}
+    assert found[998] == ("read", 9_980) and found[999] == ("new", None) and found[2_000] == ("kept", None)

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -163,6 +164,35 @@ def test_many_clients_at_once_are_all_served(api: Api) -> None:
         answers = list(clients.map(lambda person: api.submit(person.create), people))
     assert {status for status, _, _ in answers} == {200}
     assert until_observed(api, answers[-1][2]["operation-id"])["state"] == "observed"
+
+
+def test_requests_of_one_moment_are_answered_each_with_its_own_outcome(api: Api) -> None:
+    """Pipelined on many connections, good and bad in turns: nobody gets another one's answer."""
+
+    def talk(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=30)
+        for n in range(6):
+            person = Person(f"moment-{number}-{n}")
+            body = canonical_json(person.create.request) if (number + n) % 3 else b'{"type":"create"}'
+            connection.request("POST", OPERATIONS, body)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            if (number + n) % 3:
+                assert answer["didDocument"]["id"] == f"did:sidetree:{person.suffix}"
+            else:
+                assert (response.status, answer["code"]) == (400, "members")
+        connection.close()
+
+    with ThreadPoolExecutor(16) as clients:
+        list(clients.map(talk, range(16)))
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_request_harms_nobody(api: Api) -> None:
+    body = canonical_json(Person("leaver").create.request)
+    with socket.create_connection(("127.0.0.1", api.port)) as leaving:
+        head = f"POST {OPERATIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        leaving.sendall(head.encode() + body[:100])
+    assert api.submit(Person("stayer").create)[0] == 200
 
 
 def test_it_is_alive_and_describes_itself(api: Api) -> None:

@@ -20,6 +20,7 @@ MAX_DEPTH = 200
 """How deep lists and objects may be nested; nothing that people write comes near."""
 
 _sorted = msgspec.json.Encoder(order="sorted")
+_SHAPE = bytes.maketrans(b"0123456789-[:,", b"00000000000:::")
 
 
 class CanonicalError(InputError):
@@ -35,6 +36,23 @@ def canonical_json(value: Any) -> bytes:
         return _sorted.encode(value) if _is_plain(value) else rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, TypeError, ValueError) as error:
         raise CanonicalError(f"this value has no canonical JSON form: {error}") from error
+
+
+def canonical_decoded(value: Any) -> bytes:
+    """As :func:`canonical_json`, for a *value* that was decoded from JSON or has only the types of one that was.
+
+    Several times faster for what has no numbers and no text beyond ASCII. Raises :class:`CanonicalError`.
+    """
+    try:
+        data = _sorted.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return canonical_json(value)
+    # What might be a number, a key beyond ASCII or nested too deeply is looked at again, piece by piece.
+    shape = data.translate(_SHAPE)
+    numbers = b":0" in shape or shape.startswith(b"0")
+    if data.isascii() and not numbers and data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+        return data
+    return canonical_json(value)
 
 
 def parse_canonical(data: bytes) -> Any:

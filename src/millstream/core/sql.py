@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
@@ -160,3 +161,59 @@ def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
     """An insert that leaves rows alone whose key exists."""
     prefix = "OR IGNORE" if connection.dialect.name == "sqlite" else "IGNORE"
     return sa.insert(table).prefix_with(prefix)
+
+
+_ROWS = 400  # SQLite takes 32,766 values a statement
+_CASES = 100  # each row is compared with half of them
+
+
+def insert_rows(
+    connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> int:
+    """Insert those *rows* (values of *columns*, of types that the driver takes) whose key is new; returns how many.
+
+    Several hundred rows are one statement: a statement a row would cost a trip to the server, and with SQLite a
+    fight for the interpreter against every other thread.
+    """
+    prefix = "INSERT OR IGNORE" if connection.dialect.name == "sqlite" else "INSERT IGNORE"
+    one = f"({', '.join([_mark(connection)] * len(columns))})"
+    added = 0
+    for start in range(0, len(rows), _ROWS):
+        chunk = rows[start : start + _ROWS]
+        text = f"{prefix} INTO {table.name} ({', '.join(columns)}) VALUES {', '.join([one] * len(chunk))}"
+        added += connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
+    return added
+
+
+def update_rows(
+    connection: sa.Connection,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    pairs: Sequence[tuple[Any, Any]],
+    *,
+    change: Mapping[str, Any],
+    only: Mapping[str, Any] = {},
+    never: Mapping[str, Any] = {},
+) -> int:
+    """For each of *pairs* set *column* to the second where *key* is the first, and the same *change* in all those rows.
+
+    Rows are left alone that have not the values *only*, or have the values *never*. Returns how many rows were found.
+    Values are of types that the driver takes.
+    """
+    mark = _mark(connection)
+    same = "".join(f", {name} = {mark}" for name in change)
+    where = "".join([f" AND {name} = {mark}" for name in only] + [f" AND {name} <> {mark}" for name in never])
+    found = 0
+    for start in range(0, len(pairs), _CASES):
+        chunk = pairs[start : start + _CASES]
+        cases = f" WHEN {mark} THEN {mark}" * len(chunk)
+        names = ", ".join([mark] * len(chunk))
+        assignments = f"{column.name} = CASE {key.name}{cases} END{same}"
+        text = f"UPDATE {key.table.name} SET {assignments} WHERE {key.name} IN ({names}){where}"  # noqa: S608
+        values = (*itertools.chain.from_iterable(chunk), *change.values(), *(name for name, _ in chunk))
+        found += connection.exec_driver_sql(text, (*values, *only.values(), *never.values())).rowcount
+    return found
+
+
+def _mark(connection: sa.Connection) -> str:
+    return "?" if connection.dialect.paramstyle == "qmark" else "%s"

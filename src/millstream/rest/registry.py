@@ -12,9 +12,7 @@ GET         ``/healthz``, ``/openapi.json``              liveness; the descripti
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,11 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from millstream.anchoring.registry import CrowdedError, OperationStatus, Outcome, Registry, UnknownOperationError
-from millstream.anchoring.sidetree import Operation, OperationType, RequestError, parse_did, resolution
+from millstream.anchoring.registry import OperationStatus, Outcome, Registry, UnknownOperationError
+from millstream.anchoring.sidetree import RequestError, parse_did
 from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.rest.bodies import answer, read_body, refusal
+from millstream.rest.bodies import answer, read_body
+from millstream.rest.intake import Intake, refused
 from millstream.rest.openapi import describe
 
 BULK_BYTES = 64 << 20
@@ -42,12 +42,12 @@ class UnknownDidError(NotFoundError):
     """Nothing is known of the DID."""
 
 
-def registry_app(registry: Registry) -> Starlette:
+def registry_app(registry: Registry) -> ASGIApp:
     """The application of *registry*, which the caller starts and closes."""
     faces = _Faces(registry)
-    return Starlette(
+    others = Starlette(
         routes=[
-            Route("/sidetree/v1/operations", faces.submit, methods=["POST"]),
+            Route("/sidetree/v1/operations", faces.only_post),
             Route("/sidetree/v1/operations/bulk", faces.submit_bulk, methods=["POST"]),
             Route("/sidetree/v1/operations/{id}", faces.operation),
             Route("/sidetree/v1/identifiers/{did:path}/operations", faces.operations_of),
@@ -55,8 +55,9 @@ def registry_app(registry: Registry) -> Starlette:
             Route("/healthz", faces.health),
             Route("/openapi.json", faces.openapi),
         ],
-        exception_handlers={MillstreamError: _refuse, CrowdedError: _crowded, HTTPException: _plain},
+        exception_handlers={MillstreamError: _refuse, HTTPException: _plain},
     )
+    return Intake(registry, others)
 
 
 class _Faces:
@@ -64,13 +65,8 @@ class _Faces:
         self._registry = registry
         self._profile = registry.versions.latest.profile
 
-    async def submit(self, request: Request) -> Response:
-        data = await read_body(request, self._profile.max_operation_bytes)
-        outcomes = await asyncio.wrap_future(self._registry.acceptance.submit_nowait([data]))
-        status, operation = outcomes[0].result(), outcomes[0].operation
-        if operation is not None and operation.type == OperationType.CREATE:
-            return answer(self._created(operation), Operation_Id=status.id)
-        return answer(status, Operation_Id=status.id)
+    async def only_post(self, _request: Request) -> Response:
+        raise HTTPException(405, "operations are posted", {"Allow": "POST"})
 
     async def submit_bulk(self, request: Request) -> Response:
         lines = (await read_body(request, BULK_BYTES)).splitlines()
@@ -102,11 +98,6 @@ class _Faces:
     async def openapi(self, _request: Request) -> Response:
         return answer(describe(self._profile))
 
-    def _created(self, create: Operation) -> Any:
-        """What resolving the new DID gives before it is anchored."""
-        did = parse_did(f"did:{self._profile.method}:{create.suffix}", self._profile)
-        return resolution(msgspec.structs.replace(did, create=create), None)
-
 
 def _outcome_line(outcome: Outcome) -> bytes:
     value: OperationStatus | dict[str, str | None] | None = outcome.status
@@ -115,14 +106,7 @@ def _outcome_line(outcome: Outcome) -> bytes:
 
 async def _refuse(_request: Request, error: Exception) -> Response:
     assert isinstance(error, MillstreamError)
-    return refusal(error)
-
-
-async def _crowded(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, CrowdedError)
-    response = refusal(error, "too_many_requests")
-    response.status_code = 429
-    return response
+    return refused(error)
 
 
 async def _plain(_request: Request, error: Exception) -> Response:

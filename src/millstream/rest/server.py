@@ -28,6 +28,7 @@ def serve_app(app: ASGIApp, host: str, port: int) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         lifespan="off",
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )

@@ -25,6 +25,7 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
 from millstream.anchoring.sidetree.operations import revive
+from millstream.core.sql import insert_rows
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
 _CHUNK = 5_000
@@ -68,7 +69,7 @@ class History:
         requests = [canonical(operation.request) for operation in operations]
         anchor = {"number": entry.number, "hash": entry.hash, "operations": len(operations), "fault": fault}
         rows = [
-            {"suffix": operation.suffix, "number": entry.number, "place": place, "request": request}
+            (operation.suffix, entry.number, place, request)
             for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
         ]
 
@@ -77,7 +78,7 @@ class History:
                 return False
             connection.execute(sa.insert(t.anchors), anchor)
             if rows:
-                connection.execute(sa.insert(t.history), rows)
+                insert_rows(connection, t.history, ["suffix", "number", "place", "request"], rows)
                 self._store.observed(connection, now, entry.number, [hash_bytes(request) for request in requests])
             return True
 

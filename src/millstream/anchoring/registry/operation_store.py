@@ -17,11 +17,12 @@ from millstream.anchoring.registry.states import (
     QueuedOperation,
     Submission,
 )
-from millstream.core.sql import insert_new
+from millstream.core.sql import insert_rows, update_rows
 
 _ops = t.operations
 _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "retries", "anchor", "place", "reason")]
 _QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at")]
+_ACCEPTED = ["id", "suffix", "type", "version", "request", "state", "open", "retries", "accepted_at", "available_at"]
 _CHUNK = 5_000
 
 
@@ -42,12 +43,11 @@ class OperationStore:
         """Take *submissions*, all or none, durably; one that is known already stays as it is. Statuses, in order."""
 
         def transaction(connection: sa.Connection, now: int) -> Sequence[OperationStatus]:
-            known = _statuses(connection, _ops.c.id, [s.id for s in submissions])
-            rows = {s.id: _row(s, now) for s in submissions if s.id not in known}
-            if rows:
-                connection.execute(insert_new(connection, _ops), list(rows.values()))
-                known |= _statuses(connection, _ops.c.id, list(rows))
-            return [known[submission.id] for submission in submissions]
+            fresh = {s.id: OperationStatus(s.id, s.suffix, s.type, OperationState.ACCEPTED, now) for s in submissions}
+            rows = [_row(submission, now) for submission in {s.id: s for s in submissions}.values()]
+            if insert_rows(connection, _ops, _ACCEPTED, rows) < len(rows):
+                fresh |= _statuses(connection, _ops.c.id, list(fresh))  # some were known
+            return [fresh[submission.id] for submission in submissions]
 
         return self.database.write(transaction)
 
@@ -168,10 +168,10 @@ class OperationStore:
             row = {"instance": cut.instance, "anchor_string": cut.anchor_string, "version": cut.version}
             values = {**row, "ledger_after": cut.ledger_after, "open": True}
             key = int(connection.execute(sa.insert(t.cuts).values(values)).inserted_primary_key[0])  # type: ignore[index]
-            mine = sa.update(_ops).where(_in_queue(cut.instance), _ops.c.seq == sa.bindparam("at"))
-            change = mine.values(state=OperationState.CUT, cut=key, place=sa.bindparam("position"))
-            places = [{"at": op.seq, "position": place} for place, op in enumerate(operations)]
-            if connection.execute(change, places).rowcount != len(places):
+            places = [(operation.seq, place) for place, operation in enumerate(operations)]
+            change = {"state": OperationState.CUT.value, "cut": key}
+            mine = {"state": OperationState.QUEUED.value, "instance": cut.instance}
+            if update_rows(connection, _ops.c.place, _ops.c.seq, places, change=change, only=mine) != len(places):
                 raise _TakenOverError
             return OpenCut(key, *_fields(cut)[1:])
 
@@ -215,14 +215,10 @@ class OperationStore:
 
     def observed(self, connection: sa.Connection, now: int, number: int, found: Sequence[str]) -> None:
         """Ledger entry *number* holds the operations *found* (ids), in this order; part of the observer's change."""
-        ended = {**self._ended(OperationState.OBSERVED, now), "anchor": number, "reason": None}
-        change = sa.update(_ops).where(_ops.c.id == sa.bindparam("name"), _ops.c.state != OperationState.OBSERVED)
-        for start in range(0, len(found), _CHUNK):
-            chunk = found[start : start + _CHUNK]
-            here = set(connection.scalars(sa.select(_ops.c.id).where(_ops.c.id.in_(chunk))))
-            rows = [{"name": name, "at": start + n} for n, name in enumerate(chunk) if name in here]
-            if rows:
-                connection.execute(change.values(**ended, place=sa.bindparam("at")), rows)
+        change = {**self._ended(OperationState.OBSERVED, now), "anchor": number, "reason": None}
+        places = [(name, place) for place, name in enumerate(found)]
+        seen = {"state": OperationState.OBSERVED.value}
+        update_rows(connection, _ops.c.place, _ops.c.id, places, change=change, never=seen)
 
     # Death and expiry
 
@@ -257,13 +253,13 @@ class OperationStore:
 
     def _ended(self, state: OperationState, now: int) -> dict[str, Any]:
         assert state in FINAL
-        return {"state": state, "open": False, "instance": None, "expires_at": now + self._lifespan}
+        return {"state": state.value, "open": False, "instance": None, "expires_at": now + self._lifespan}
 
 
-def _row(submission: Submission, now: int) -> dict[str, Any]:
-    given = {name: getattr(submission, name) for name in Submission.__struct_fields__}
-    fresh = {"state": OperationState.ACCEPTED, "open": True, "retries": 0, "accepted_at": now, "available_at": now}
-    return {**given, **fresh}
+def _row(submission: Submission, now: int) -> Sequence[Any]:
+    """A new operation, in the order of ``_ACCEPTED``."""
+    given = (submission.id, submission.suffix, submission.type, submission.version, submission.request)
+    return (*given, OperationState.ACCEPTED.value, True, 0, now, now)
 
 
 def _retried(now: int, delay: float) -> dict[str, Any]:

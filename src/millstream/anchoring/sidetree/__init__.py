@@ -15,7 +15,7 @@ from millstream.anchoring.sidetree.composing import (
     recover_request,
     update_request,
 )
-from millstream.anchoring.sidetree.did import Did, long_form, parse_did, resolution
+from millstream.anchoring.sidetree.did import Did, created, long_form, parse_did, resolution
 from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, RequestError, SidetreeError
 from millstream.anchoring.sidetree.keys import PrivateKey
 from millstream.anchoring.sidetree.operations import Operation, OperationType, parse_request
@@ -42,6 +42,7 @@ __all__ = [
     "WrittenBatch",
     "apply",
     "create_request",
+    "created",
     "deactivate_request",
     "long_form",
     "one_per_suffix",

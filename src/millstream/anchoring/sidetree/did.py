@@ -63,6 +63,13 @@ def resolution(did: Did, state: DidState | None) -> dict[str, Any] | None:
     return _answer(did, initial, published=False)
 
 
+def created(create: Operation, profile: Profile) -> dict[str, Any]:
+    """The answer for the DID that *create* makes, while it is not anchored."""
+    answer = resolution(Did(f"did:{profile.method}:{create.suffix}", profile.method, create.suffix, create), None)
+    assert answer is not None, "a checked create has a document"
+    return answer
+
+
 def _initial_state(text: str, suffix: str, profile: Profile) -> Operation:
     try:
         value = msgspec.json.decode(decode(text))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from millstream.anchoring.sidetree.encoding import (
+    bytes_hash_to,
     canonical,
     check_multihash,
     commitment_of,
@@ -83,6 +84,8 @@ _REQUEST_MEMBERS = {
     OperationType.RECOVER: {"type", "didSuffix", "revealValue", "delta", "signedData"},
     OperationType.DEACTIVATE: {"type", "didSuffix", "revealValue", "signedData"},
 }
+_DELTA_MEMBERS = {"patches", "updateCommitment"}
+_TYPES: Mapping[object, OperationType] = {kind.value: kind for kind in OperationType}
 _decoder = msgspec.json.Decoder()
 
 
@@ -97,7 +100,7 @@ def parse_request(data: bytes, profile: Profile) -> Operation:
     if not isinstance(request, dict):
         raise RequestError("not_json", "an operation is a JSON object")
     kind = _type_of(request)
-    if set(request) != _REQUEST_MEMBERS[kind]:
+    if request.keys() != _REQUEST_MEMBERS[kind]:
         raise RequestError("members", f"a {kind} has exactly the members {', '.join(sorted(_REQUEST_MEMBERS[kind]))}")
     return _create(request, profile) if kind == OperationType.CREATE else _signed_operation(kind, request, profile)
 
@@ -126,14 +129,7 @@ def check_suffix_data(value: object, profile: Profile) -> Object:
 
 def check_delta(value: object, profile: Profile) -> Object:
     """*value*, which must be a delta of a size that is allowed. Raises :class:`RequestError`."""
-    if not isinstance(value, dict) or set(value) != {"patches", "updateCommitment"}:
-        raise RequestError("delta", "a delta has exactly the members 'patches' and 'updateCommitment'")
-    size = len(canonical(value))
-    if size > profile.max_delta_bytes:
-        raise RequestError("delta_too_large", f"a delta has at most {profile.max_delta_bytes:,} bytes, not {size:,}")
-    check_patches(value["patches"], profile)
-    check_multihash(value["updateCommitment"], "updateCommitment of the delta")
-    return value
+    return _sized_delta(value, profile)[0]
 
 
 def check_signed(kind: OperationType, text: object, profile: Profile, suffix: str) -> Signed:
@@ -169,16 +165,30 @@ def reveals_its_key(operation: Operation) -> bool:
 
 
 def _type_of(request: Object) -> OperationType:
-    try:
-        return OperationType(str(request.get("type")))
-    except ValueError as error:
-        raise RequestError("type", "the type of an operation is create, update, recover or deactivate") from error
+    kind = request.get("type")
+    if not isinstance(kind, str) or kind not in _TYPES:
+        raise RequestError("type", "the type of an operation is create, update, recover or deactivate")
+    return _TYPES[kind]
+
+
+def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
+    """A delta of a size that is allowed, and its canonical bytes, which cost more than all other checks."""
+    if not isinstance(value, dict) or value.keys() != _DELTA_MEMBERS:
+        raise RequestError("delta", "a delta has exactly the members 'patches' and 'updateCommitment'")
+    data = canonical(value)
+    if len(data) > profile.max_delta_bytes:
+        raise RequestError(
+            "delta_too_large", f"a delta has at most {profile.max_delta_bytes:,} bytes, not {len(data):,}"
+        )
+    check_patches(value["patches"], profile)
+    check_multihash(value["updateCommitment"], "updateCommitment of the delta")
+    return value, data
 
 
 def _create(request: Object, profile: Profile) -> Operation:
     suffix_data = check_suffix_data(request["suffixData"], profile)
-    delta = check_delta(request["delta"], profile)
-    if not hashes_to(delta, suffix_data["deltaHash"]):
+    delta, data = _sized_delta(request["delta"], profile)
+    if not bytes_hash_to(data, suffix_data["deltaHash"]):
         raise RequestError("delta_hash", "the delta does not hash to the deltaHash in suffixData")
     if delta["updateCommitment"] == suffix_data["recoveryCommitment"]:
         raise RequestError("key_reuse", "the commitments to update and to recovery must differ")
@@ -188,10 +198,12 @@ def _create(request: Object, profile: Profile) -> Operation:
 def _signed_operation(kind: OperationType, request: Object, profile: Profile) -> Operation:
     suffix, reveal_value = check_reference(request)
     signed = check_signed(kind, request["signedData"], profile, suffix)
-    delta = None if kind == OperationType.DEACTIVATE else check_delta(request["delta"], profile)
+    delta = None
+    if kind != OperationType.DEACTIVATE:
+        delta, data = _sized_delta(request["delta"], profile)
+        if not bytes_hash_to(data, signed.payload["deltaHash"]):
+            raise RequestError("delta_hash", "the delta does not hash to the deltaHash in the signed data")
     operation = Operation(kind, suffix, delta, reveal_value=reveal_value, signed=signed)
-    if delta is not None and not hashes_to(delta, signed.payload["deltaHash"]):
-        raise RequestError("delta_hash", "the delta does not hash to the deltaHash in the signed data")
     if not reveals_its_key(operation):
         raise RequestError("signature", "the operation is not signed by the key whose hash is its revealValue")
     _refuse_reuse(operation)
