@@ -38,14 +38,16 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
         Raises the last error when the attempts are used up.
         """
-        for pause in self.pauses(seed):
+        pauses: Iterator[float] | None = None
+        while True:
             try:
                 return function()
             except MillstreamError as error:
-                if not error.transient:
+                pauses = self.pauses(seed) if pauses is None else pauses  # almost every call succeeds and needs none
+                pause = next(pauses, None) if error.transient else None
+                if pause is None:
                     raise
             clock.sleep(pause)
-        return function()
 
 
 NO_RETRY = RetryPolicy(attempts=1)

@@ -10,6 +10,9 @@ from millstream.mill.tasks import Audit, encode_task
 from millstream.queue.protocol import DeadTask, Depth, Lease, WorkQueue
 from millstream.stores.audit import Outbox
 
+MOST = 1000
+"""Events that are put on the queue together."""
+
 
 class AuditQueue:
     """The work queue *queue*, with an :class:`Audit` task for each event of *outbox*. See :class:`WorkQueue`."""
@@ -24,9 +27,11 @@ class AuditQueue:
     def pump(self) -> int:
         """Put the events that wait in the outbox on the queue; returns how many."""
         count = 0
-        while moved := self._outbox.deliver(lambda numbers: self.put([encode_task(Audit(n)) for n in numbers])):
+        while True:
+            moved = self._outbox.deliver(lambda numbers: self.put([encode_task(Audit(n)) for n in numbers]), limit=MOST)
             count += moved
-        return count
+            if moved < MOST:
+                return count
 
     def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
         return self._queue.put(tasks, delay=delay)

@@ -38,7 +38,14 @@ class AuditProcessor:
 
     def process(self, task: Audit, attempt: int) -> Result:  # noqa: ARG002
         """The audit log's row, the manifest's row, and a task for each copy."""
-        event = self._outbox.get([task.number]).get(task.number)
+        return self._result(task, self._outbox.get([task.number]).get(task.number))
+
+    def process_group(self, tasks: Sequence[Audit]) -> Sequence[Result | None]:
+        """All of them, with one look into the outbox."""
+        events = self._outbox.get([task.number for task in tasks])
+        return [self._result(task, events.get(task.number)) for task in tasks]
+
+    def _result(self, task: Audit, event: AuditEvent | None) -> Result:
         if event is None:
             return Result(f"audit event {task.number} was processed before")
         recorded = manifest_event(event)

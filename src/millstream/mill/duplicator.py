@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millstream.mill.brake import Brake, Kind
 from millstream.mill.duplication import Act, Action, End, Record, Side, clean_properties, decide
 from millstream.mill.errors import DuplicationError, NoAnswerError
+from millstream.mill.group_duplication import duplicate_group
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.place import Place
 from millstream.mill.policy import Pair
@@ -64,6 +65,10 @@ class DuplicationProcessor:
                 raise
             return Result(f"D9 nothing: the destination refuses new properties in its present state: {error}")
         return Result(f"{action.row} {action.act.value}: {action.reason}", events=events)
+
+    def process_group(self, tasks: Sequence[Duplicate]) -> Sequence[Result | None]:
+        """Those of *tasks* that are small new copies or find nothing to do, where both stores can do many at once."""
+        return duplicate_group(self._providers, self._manifest, tasks)
 
     def _look(self, store: str, task: Duplicate) -> _Ends:
         try:

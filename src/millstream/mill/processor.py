@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -12,7 +12,7 @@ from millstream.mill.bit_log import BitLog
 from millstream.mill.check_writer import CheckWriter
 from millstream.mill.errors import TaskError
 from millstream.mill.manifest import CheckResult, Event, Manifest
-from millstream.mill.tasks import QueueName, Task, encode_task
+from millstream.mill.tasks import QueueName, Task, decode_task, encode_task
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditEvent, Outbox
 
@@ -42,11 +42,25 @@ class Processor(Protocol):
         ...
 
 
+@runtime_checkable
+class GroupProcessor(Processor, Protocol):
+    """A processor that can do several tasks together, in less time than one after the other."""
+
+    def process_group(self, tasks: Sequence[Any]) -> Sequence[Result | None]:
+        """What each of *tasks*, of whatever attempt, came to; None for one that is to be done alone.
+
+        Tasks that take long, and those with which anything is out of the ordinary, are done alone. An error raised here
+        means that all of them are.
+        """
+        ...
+
+
 class Registry:
     """Processors by the kind of task they take (the document's root task processor factory)."""
 
     def __init__(self, processors: Mapping[type[Any], Processor]) -> None:
         self._processors = dict(processors)
+        self._grouped = {kind for kind, one in processors.items() if isinstance(one, GroupProcessor)}
 
     def process(self, task: Task, attempt: int) -> Result:
         """Let the right processor do *task*. Raises :class:`TaskError` where no one takes this kind."""
@@ -54,6 +68,23 @@ class Registry:
         if processor is None:
             raise TaskError(f"no processor is registered for tasks of kind {type(task).__name__!r}")
         return processor.process(task, attempt)
+
+    def is_grouped(self, body: bytes) -> bool:
+        """Whether the task that *body* encodes may be done together with others of its kind."""
+        try:
+            return type(decode_task(body)) in self._grouped
+        except TaskError:
+            return False
+
+    def process_group(self, tasks: Sequence[Task]) -> Sequence[Result | None]:
+        """What those of *tasks* came to that could be done together; None for those that are to be done alone."""
+        results: dict[int, Result | None] = {}
+        for kind in dict.fromkeys(map(type, tasks)):
+            processor = self._processors.get(kind)
+            if isinstance(processor, GroupProcessor):
+                numbers = [number for number, task in enumerate(tasks) if type(task) is kind]
+                results |= dict(zip(numbers, processor.process_group([tasks[n] for n in numbers]), strict=True))
+        return [results.get(number) for number in range(len(tasks))]
 
 
 class Sink:

@@ -3,7 +3,7 @@ Processor": "All calls to providers occur within a retry loop")."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.place import Place
+from millstream.stores.bulk import bulk_of
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import Entry, ItemInfo, ItemNotFoundError, SpaceNotFoundError, Store
 
@@ -61,6 +62,14 @@ class Providers(Mapping[str, Store]):
             return self.call(lambda: store.info(place.space, place.content_id))
         except (ItemNotFoundError, SpaceNotFoundError):
             return None
+
+    def find_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:
+        """:meth:`find` for each of *content_ids*, all at once where the store has a way to do that."""
+        bulk, infos = bulk_of(self[store]), {}
+        if bulk is not None:
+            found = self.call(lambda: bulk.infos(space, content_ids))
+            infos = {info.content_id: info for info in found if isinstance(info, ItemInfo)}
+        return [infos.get(name) or self.find(Place(store, space, name)) for name in content_ids]
 
     def hash(self, place: Place) -> Digests:
         """The size and SHA-256 of the bytes at *place* as they are now."""

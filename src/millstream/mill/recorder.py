@@ -8,8 +8,8 @@ import msgspec
 
 from millstream.mill.joining import groups, outer_join
 from millstream.mill.manifest import Event, Manifest, ManifestRow
-from millstream.mill.place import Place
 from millstream.mill.providers import Providers
+from millstream.stores.protocol import ItemInfo
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -29,7 +29,10 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
     """
     listed = recorded = without = 0
     for group in groups(_listed(providers, manifest, store, space), 1000):
-        found = [_event(providers, Place(store, space, name), row) for name, row, known in group if not known]
+        new = [(name, row) for name, row, known in group if not known]
+        infos = providers.find_many(store, space, [name for name, _ in new])
+        now = providers.clock.now()
+        found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
         events = [event for event in found if event is not None and event.sha256]
         manifest.record(events)
         listed += len(group)
@@ -49,11 +52,10 @@ def _listed(
         yield content_id, row, known and row is not None and (entry.modified is None or entry.modified <= row.modified)
 
 
-def _event(providers: Providers, place: Place, row: ManifestRow | None) -> Event | None:
-    info = providers.find(place)
+def _event(store: str, space: str, info: ItemInfo | None, row: ManifestRow | None, now: int) -> Event | None:
     if info is None:
         return None
-    at = info.modified if info.modified is not None else providers.clock.now()
+    at = info.modified if info.modified is not None else now
     same = row is not None and not row.deleted and row.sha256 == info.checksum()
     size = row.size if same and row is not None else info.size  # the size of damaged bytes is no record
-    return Event(place.store, place.space, place.content_id, at, info.checksum(), size, info.mimetype)
+    return Event(store, space, info.content_id, at, info.checksum(), size, info.mimetype)

@@ -34,23 +34,23 @@ class Tally(msgspec.Struct):
 
 class Job(msgspec.Struct, eq=False):
     """A task in the hands of a manager. ``extend_at`` and ``finished_at`` are in seconds of the clock's monotonic time;
-    ``future`` is set once the task has been handed to a thread."""
+    ``future`` is what a thread will make of it, ``weight`` its share of a manager's reserve."""
 
     queue: WorkQueue
     lease: Lease
     extend_at: float
-    future: Future[Result] | None = None
+    future: Future[Result] = msgspec.field(default_factory=Future)
     finished_at: float | None = None
+    weight: float = 1.0
 
     @property
     def error(self) -> BaseException | None:
         """What the finished task failed of, if it failed."""
-        return self.future.exception() if self.future is not None else None
+        return self.future.exception()
 
     @property
     def result(self) -> Result:
         """What the finished task came to. Only where there is no :attr:`error`."""
-        assert self.future is not None
         return self.future.result()
 
 

@@ -21,10 +21,10 @@ from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
 from millstream.core.metrics import Metrics, NoMetrics
 from millstream.mill.errors import MillError
-from millstream.mill.processor import Registry, Result, Sink
+from millstream.mill.processor import Registry, Sink
 from millstream.mill.settling import Job, Settler, Tally
 from millstream.mill.tasks import decode_task
-from millstream.queue.protocol import Lease, LeaseLostError, WorkQueue
+from millstream.queue.protocol import LeaseLostError, WorkQueue
 
 __all__ = ["MOST_LEASES", "RESERVE", "TAKE", "PoisonError", "Tally", "WorkerManager", "WorkerSettings"]
 
@@ -161,15 +161,13 @@ class WorkerManager:
         """
         taken = False
         reserve, most = RESERVE * self._settings.threads, RESERVE * self._settings.threads + self._settings.group
-        while len(self._jobs) < most and sum(job.finished_at is None for job in self._jobs) < reserve:
+        while len(self._jobs) < most and sum(job.weight for job in self._jobs if job.finished_at is None) < reserve:
             jobs = next(filter(None, map(self._lease, self._order())), [])
             if not jobs:
                 break
             taken = True
             self._jobs += jobs
-            for job in jobs:
-                job.future = pool.submit(self._process, job.lease)
-                job.future.add_done_callback(lambda _, job=job: self._finished(job))  # type: ignore[misc]
+            self._hand_out(pool, jobs)
         return taken
 
     def _order(self) -> list[WorkQueue]:
@@ -186,10 +184,55 @@ class WorkerManager:
         leases = queue.lease(TAKE, visibility=self._settings.visibility)
         return [Job(queue, lease, extend_at) for lease in leases]
 
-    def _process(self, lease: Lease) -> Result:
-        if lease.attempts > MOST_LEASES:
-            raise PoisonError(f"leased {lease.attempts} times and never settled: it seems to bring its workers down")
-        return self._registry.process(decode_task(lease.body), lease.attempts)
+    def _hand_out(self, pool: ThreadPoolExecutor, jobs: Sequence[Job]) -> None:
+        """Give *jobs* to threads: those that may be done together to one, each of the others to one of its own."""
+        for job in jobs:
+            job.future.add_done_callback(lambda _, job=job: self._finished(job))  # type: ignore[misc]
+        group = [job for job in jobs if job.lease.attempts == 1 and self._registry.is_grouped(job.lease.body)]
+        if len(group) < 2:
+            group = []
+        for job in jobs:
+            if job not in group:
+                pool.submit(self._process_alone, job)
+        if group:
+            for job in group:
+                job.weight = RESERVE / len(group)  # together they are the reserve of one thread
+            pool.submit(self._process_group, pool, group)
+
+    def _process_alone(self, job: Job) -> None:
+        if job.future.set_running_or_notify_cancel():
+            self._process(job)
+
+    def _process_group(self, pool: ThreadPoolExecutor, jobs: Sequence[Job]) -> None:
+        """Do *jobs* together; those with which that does not go are done alone."""
+        running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+        try:
+            results = self._registry.process_group([decode_task(job.lease.body) for job in running])
+        except Exception as error:
+            _log.info("%d tasks are done one by one, not together: %s", len(running), error)
+            results = [None] * len(running)
+        for job, result in zip(running, results, strict=True):
+            if result is not None:
+                job.future.set_result(result)
+                continue
+            job.weight = 1.0
+            try:
+                pool.submit(self._process, job)
+            except RuntimeError as error:  # the manager has failed meanwhile, and given everything back
+                job.future.set_exception(error)
+
+    def _process(self, job: Job) -> None:
+        lease = job.lease
+        try:
+            if lease.attempts > MOST_LEASES:
+                raise PoisonError(
+                    f"leased {lease.attempts} times and never settled: it seems to bring its workers down"
+                )
+            result = self._registry.process(decode_task(lease.body), lease.attempts)
+        except BaseException as error:
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
 
     def _finished(self, job: Job) -> None:
         with self._changed:
@@ -225,8 +268,7 @@ class WorkerManager:
 
     def _lose(self, job: Job) -> None:
         """Somebody else may have the task now: its result is dropped."""
-        if job.future is not None:
-            job.future.cancel()
+        job.future.cancel()
         self._jobs.remove(job)
         self.tally.lost += 1
 
@@ -256,7 +298,7 @@ class WorkerManager:
 
     def _drain(self) -> None:
         """After a stop: tasks that wait for a thread go back to their queues, those that run are settled."""
-        for job in [job for job in self._jobs if job.future is not None and job.future.cancel()]:
+        for job in [job for job in self._jobs if job.future.cancel()]:
             self._jobs.remove(job)
             self._settler.give_back(job)
         while self._jobs:
@@ -274,8 +316,7 @@ class WorkerManager:
     def _abandon(self) -> None:
         """The manager itself fails or is interrupted: give everything back, so that nobody waits for leases to end."""
         for job in self._jobs:
-            if job.future is not None:
-                job.future.cancel()
+            job.future.cancel()
         for job in self._jobs:
             with contextlib.suppress(MillstreamError):
                 job.queue.nack(job.lease)

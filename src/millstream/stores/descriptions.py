@@ -9,9 +9,12 @@ import os
 import shutil
 from pathlib import Path
 
-from millstream.stores.drafts import Draft
-from millstream.stores.folders import make_folder, open_folder
+from millstream.stores.drafts import Draft, WrittenDraft
+from millstream.stores.folders import OpenFolders, make_folder, open_folder
 from millstream.stores.sidecar import MAX_BYTES, DamagedSidecarError, Sidecar, decode_sidecar, encode_sidecar
+
+_USUAL = 16 * 1024
+"""Almost all sidecars are smaller: one call reads them, and no large buffer is made for it."""
 
 
 def sidecar_digest(content_id: str) -> bytes:
@@ -39,6 +42,22 @@ class Descriptions:
         finally:
             os.close(folder)
         return decode_sidecar(data, content_id)
+
+    def read_from(self, folders: OpenFolders, space: str, content_id: str) -> bytes | None:
+        """The bytes of the sidecar, through *folders* of the store's root; None where there is none."""
+        path, name = self._path(space, content_id)
+        folder = folders.get(path)
+        try:
+            return None if folder is None else _read(folder, name)
+        except FileNotFoundError:
+            return None
+
+    def move_into(self, folders: OpenFolders, space: str, content_id: str, draft: WrittenDraft) -> int:
+        """Put a sidecar that is written as *draft* in its place, durably once the folder that is returned is synced."""
+        path, name = self._path(space, content_id)
+        folder = folders.make(path)
+        draft.move(folder, name)
+        return folder
 
     def write(self, space: str, sidecar: Sidecar, draft: Draft) -> None:
         """Put *sidecar*, written as *draft*, in the place of the one before, durably."""
@@ -73,7 +92,9 @@ class Descriptions:
 def _read(folder: int, name: str) -> bytes:
     handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with io.FileIO(handle, "rb") as file:
-        data = file.read(MAX_BYTES + 1) or b""
+        data = file.read(_USUAL) or b""
+        if len(data) == _USUAL:
+            data += file.read(MAX_BYTES + 1 - _USUAL) or b""
     if len(data) > MAX_BYTES:
         raise DamagedSidecarError(f"the sidecar {name} is larger than {MAX_BYTES} bytes: put its item again")
     return data

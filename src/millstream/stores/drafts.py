@@ -12,12 +12,16 @@ import io
 import itertools
 import os
 import secrets
+import shutil
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from millstream.stores.folders import make_folder
+
+_PARTS = 8
+"""Folders over which the drafts of a writer are spread: the kernel makes and moves files of one folder one by one."""
 
 
 class Drafts:
@@ -32,27 +36,69 @@ class Drafts:
         _clear_dead(base)
         self._token = secrets.token_hex(8)
         self._lock = _hold(base / f"{self._token}.lock")
-        self._folder = make_folder(root, (*names, self._token))
+        self._folders = _open_parts(make_folder(root, (*names, self._token)))
         self._numbers = itertools.count(1)
-        weakref.finalize(self, _leave, base / self._token, self._lock, self._folder, os.getpid())
+        weakref.finalize(self, _leave, base / self._token, self._lock, self._folders, os.getpid())
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[Draft]:
         """A new draft, removed at the end of the block unless it was moved into place."""
-        draft = Draft(self._folder, f"{os.getpid()}-{next(self._numbers)}")
+        draft = Draft(*self._new())
         try:
             yield draft
         finally:
             draft.discard()
 
+    def write(self, data: bytes) -> tuple[WrittenDraft, os.stat_result]:
+        """A new draft of *data*, on the disk, and its status. The caller moves it into place or discards it."""
+        draft = WrittenDraft(*self._new())
+        handle = _create(draft.folder, draft.name)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(handle, left) :]
+            os.fsync(handle)
+            return draft, os.fstat(handle)
+        except BaseException:
+            draft.discard()
+            raise
+        finally:
+            os.close(handle)
 
-class Draft:
+    def _new(self) -> tuple[int, str]:
+        number = next(self._numbers)
+        return self._folders[number % len(self._folders)], f"{os.getpid()}-{number}"
+
+
+class WrittenDraft:
+    """A file whose bytes are on the disk, and that is not in place yet."""
+
+    def __init__(self, folder: int, name: str) -> None:
+        self.folder, self.name, self._placed = folder, name, False
+
+    def place(self, folder: int, name: str) -> None:
+        """Move the finished file to *name* in *folder*, in the place of what was there, and make that durable."""
+        self.move(folder, name)
+        os.fsync(folder)
+
+    def move(self, folder: int, name: str) -> None:
+        """As :meth:`place`, but durable only once *folder* is synced."""
+        os.rename(self.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
+        self._placed = True
+
+    def discard(self) -> None:
+        """Remove the draft, if it is not in place."""
+        if not self._placed:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.name, dir_fd=self.folder)
+
+
+class Draft(WrittenDraft):
     """One file that is being written: ``file`` takes the bytes."""
 
     def __init__(self, folder: int, name: str) -> None:
-        self._folder, self._name, self._placed = folder, name, False
-        handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
-        self.file: BinaryIO = io.BufferedWriter(io.FileIO(handle, "wb"))
+        super().__init__(folder, name)
+        self.file: BinaryIO = io.BufferedWriter(io.FileIO(_create(folder, name), "wb"))
 
     def finish(self) -> os.stat_result:
         """Bring the bytes onto the disk; the file's status."""
@@ -62,18 +108,13 @@ class Draft:
         self.file.close()
         return status
 
-    def place(self, folder: int, name: str) -> None:
-        """Move the finished file to *name* in *folder*, in the place of what was there, and make that durable."""
-        os.rename(self._name, name, src_dir_fd=self._folder, dst_dir_fd=folder)
-        self._placed = True
-        os.fsync(folder)
-
     def discard(self) -> None:
-        """Remove the draft, if it is not in place."""
         self.file.close()
-        if not self._placed:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._name, dir_fd=self._folder)
+        super().discard()
+
+
+def _create(folder: int, name: str) -> int:
+    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
 
 
 def _hold(path: Path) -> int:
@@ -96,17 +137,26 @@ def _clear_dead(base: Path) -> None:
             _remove(lock.with_suffix(""))
 
 
+def _open_parts(folder: int) -> list[int]:
+    """The parts of a drafts folder, made and opened; *folder* itself is closed."""
+    try:
+        for part in range(_PARTS):
+            os.mkdir(str(part), dir_fd=folder)
+        flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_RDONLY
+        return [os.open(str(part), flags, dir_fd=folder) for part in range(_PARTS)]
+    finally:
+        os.close(folder)
+
+
 def _remove(folder: Path) -> None:
-    """Remove a drafts folder and its lock file; files in it first."""
-    with contextlib.suppress(FileNotFoundError):
-        for draft in folder.iterdir():
-            draft.unlink(missing_ok=True)
-        folder.rmdir()
+    """Remove a drafts folder and its lock file; what is in it first."""
+    shutil.rmtree(folder, ignore_errors=True)
     folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def _leave(folder: Path, lock: int, handle: int, owner: int) -> None:
-    os.close(handle)
+def _leave(folder: Path, lock: int, parts: list[int], owner: int) -> None:
+    for handle in parts:
+        os.close(handle)
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             _remove(folder)

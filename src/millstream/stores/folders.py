@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from millstream.core.durable import sync_folder
 
@@ -33,6 +34,55 @@ def make_folder(root: str, names: Sequence[str], *, existing: int = 0) -> int:
         except FileNotFoundError:
             folder = _make(folder, name)
     return folder
+
+
+class OpenFolders:
+    """Folders below *root* that stay open for a block, each opened once. Not to be kept: folders may be removed.
+
+    Every step refuses symbolic links, as :func:`open_folder` does.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._open: dict[tuple[str, ...], int | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for folder in self._open.values():
+            if folder is not None:
+                os.close(folder)
+        self._open.clear()
+
+    def get(self, names: tuple[str, ...]) -> int | None:
+        """A descriptor of the folder ``root/names[0]/…``, which stays ours; None where there is none."""
+        if names not in self._open:
+            self._open[names] = self._get(names)
+        return self._open[names]
+
+    def make(self, names: tuple[str, ...], *, existing: int = 0) -> int:
+        """As :meth:`get`, but folders that are missing after the first *existing* names are made, durably.
+
+        Raises ``FileNotFoundError``, or ``NotADirectoryError`` where a step is a file or a symbolic link.
+        """
+        folder = self.get(names)
+        if folder is None:
+            self._open[names] = folder = make_folder(self._root, names, existing=existing)
+        return folder
+
+    def _get(self, names: tuple[str, ...]) -> int | None:
+        if not names:
+            return os.open(self._root, os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
+        parent = self.get(names[:-1])
+        if parent is None:
+            return None
+        try:
+            return os.open(names[-1], _FOLDER, dir_fd=parent)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            return None
 
 
 def make_root(root: Path) -> None:

@@ -22,6 +22,7 @@ from millstream.stores.drafts import Draft
 from millstream.stores.folders import make_folder, make_root, open_folder, remove_empty_folders
 from millstream.stores.hashing import copy_stream
 from millstream.stores.listing import Listing, first_entries
+from millstream.stores.local_bulk import LocalBulk
 from millstream.stores.local_writer import HIDDEN, LocalWriter
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
@@ -30,17 +31,15 @@ from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
     Access,
     AlreadyExistsError,
-    Checksum,
     Entry,
     ItemInfo,
     ItemNotFoundError,
-    Origin,
     SpaceNotEmptyError,
     SpaceNotFoundError,
     StoreUnavailableError,
 )
 from millstream.stores.ranges import RangeReader, check_range
-from millstream.stores.sidecar import DamagedSidecarError, Description, Sidecar
+from millstream.stores.sidecar import DamagedSidecarError, Description, Sidecar, describe_item, unknown_file
 from millstream.stores.space_files import SpaceFiles
 from millstream.stores.spelling import read_name, spell_name, spellings
 
@@ -52,7 +51,8 @@ class LocalStore:
     """A storage provider in the folder *root*, shared safely by threads and processes of one host.
 
     With *create* the folder is made where it is missing; without it, a missing folder (a disk that is not mounted)
-    is a :class:`StoreUnavailableError` and never an empty store. The methods are those of :class:`Store`.
+    is a :class:`StoreUnavailableError` and never an empty store. The methods are those of :class:`Store`; ``bulk`` does
+    many items at once.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:
@@ -62,6 +62,7 @@ class LocalStore:
         self._descriptions = Descriptions(self._root, (HIDDEN, "sidecars"))
         self._spaces = SpaceFiles(self._root, (HIDDEN, "spaces"))
         self._writer = LocalWriter(self._root)
+        self.bulk = LocalBulk(self._root, self._descriptions, self._writer)
         if create:
             with translated(f"making the folder {self._root}"):
                 make_root(Path(self._root))
@@ -121,7 +122,7 @@ class LocalStore:
     def info(self, space: str, content_id: str) -> ItemInfo:
         with self._in_space(space), self._place(space, content_id) as place:
             status, description = self._describe(space, content_id, place)
-        return _info(content_id, status, description)
+        return describe_item(content_id, status, description)
 
     def open(self, space: str, content_id: str, *, start: int = 0, length: int | None = None) -> io.BufferedReader:
         check_range(start, length)
@@ -151,7 +152,7 @@ class LocalStore:
             description = Description(status.st_ino, status.st_mtime_ns, mimetype, digests.size, digests.sha256, kept)
             with self._writer.lock(content_id):
                 self._replace(space, content_id, draft, description, create_only)
-        return _info(content_id, status, description)
+        return describe_item(content_id, status, description)
 
     def set_properties(self, space: str, content_id: str, properties: Mapping[str, str]) -> ItemInfo:
         check_content_id(content_id)
@@ -160,7 +161,7 @@ class LocalStore:
             status, description = self._describe(space, content_id, place)
             description = msgspec.structs.replace(description, properties=kept)
             self._write_sidecar(space, Sidecar(content_id, (description,)))
-        return _info(content_id, status, description)
+        return describe_item(content_id, status, description)
 
     def copy(self, space: str, content_id: str, to_space: str, to_content_id: str) -> ItemInfo:
         info = self.info(space, content_id)
@@ -204,7 +205,7 @@ class LocalStore:
             if before is None or after is None:
                 raise self._no_item(space, content_id)
             if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
-                return before, (sidecar and sidecar.of(before)) or _unknown(before)
+                return before, (sidecar and sidecar.of(before)) or unknown_file(before)
         raise StoreUnavailableError(f"{content_id!r} in {self._url}/{space} changes all the time; try again")
 
     def _describe_replaced(self, space: str, content_id: str, place: Place, status: os.stat_result) -> Description:
@@ -212,7 +213,7 @@ class LocalStore:
         try:
             return self._describe(space, content_id, place)[1]
         except DamagedSidecarError:
-            return _unknown(status)
+            return unknown_file(status)
 
     def _write_sidecar(self, space: str, sidecar: Sidecar) -> None:
         with self._writer.draft() as draft:
@@ -268,23 +269,6 @@ class LocalStore:
 def _paths(space: str, content_id: str) -> list[tuple[str, ...]]:
     name = spell_name(check_space(space))
     return [(name, *path) for path in spellings(check_content_id(content_id))]
-
-
-def _unknown(status: os.stat_result) -> Description:
-    """A file that was put into the folder behind the store's back: nobody recorded a checksum."""
-    return Description(status.st_ino, status.st_mtime_ns, DEFAULT_MIMETYPE)
-
-
-def _info(content_id: str, status: os.stat_result, description: Description) -> ItemInfo:
-    checksums = () if description.sha256 is None else (Checksum("sha256", description.sha256, Origin.PROVIDER),)
-    return ItemInfo(
-        content_id=content_id,
-        size=status.st_size,
-        checksums=checksums,
-        mimetype=description.mimetype,
-        properties=description.properties,
-        modified=status.st_mtime_ns // 1000,
-    )
 
 
 def _remove_folders(space: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from millstream.core.durable import write_durably
 from millstream.stores.descriptions import sidecar_digest
-from millstream.stores.drafts import Draft, Drafts
+from millstream.stores.drafts import Draft, Drafts, WrittenDraft
 from millstream.stores.folders import make_folder
 from millstream.stores.locks import Locks
 from millstream.stores.protocol import StoreError
@@ -32,9 +33,17 @@ class LocalWriter:
         """A new draft; see :meth:`Drafts.draft`."""
         return self._open()[1].draft()
 
+    def write(self, data: bytes) -> tuple[WrittenDraft, os.stat_result]:
+        """A draft of *data* that is on the disk, and its status; see :meth:`Drafts.write`."""
+        return self._open()[1].write(data)
+
     def lock(self, content_id: str) -> AbstractContextManager[None]:
         """Hold the lock of *content_id* for the block; see :class:`Locks`."""
         return self._open()[2].hold(sidecar_digest(content_id))
+
+    def lock_all(self, content_ids: Iterable[str]) -> AbstractContextManager[None]:
+        """Hold the locks of all *content_ids* for the block; see :class:`Locks`."""
+        return self._open()[2].hold_all(map(sidecar_digest, content_ids))
 
     def _open(self) -> tuple[int, Drafts, Locks]:
         opened = self._opened

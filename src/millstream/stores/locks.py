@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 
 from millstream.stores.folders import make_folder
 
@@ -20,10 +21,21 @@ class Locks:
         self._folder = make_folder(root, names)
         weakref.finalize(self, os.close, self._folder)
 
-    @contextlib.contextmanager
-    def hold(self, digest: bytes) -> Iterator[None]:
+    def hold(self, digest: bytes) -> AbstractContextManager[None]:
         """Hold the lock that *digest* falls on; a few digests share one."""
-        name = f"{digest[0] % _COUNT:02d}"
+        return self._hold(digest[0] % _COUNT)
+
+    @contextlib.contextmanager
+    def hold_all(self, digests: Iterable[bytes]) -> Iterator[None]:
+        """Hold the locks of all *digests*, taken in the one order that all take them in."""
+        with contextlib.ExitStack() as held:
+            for number in sorted({digest[0] % _COUNT for digest in digests}):
+                held.enter_context(self._hold(number))
+            yield
+
+    @contextlib.contextmanager
+    def _hold(self, number: int) -> Iterator[None]:
+        name = f"{number:02d}"
         handle = os.open(name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self._folder)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

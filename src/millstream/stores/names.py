@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from millstream.stores.protocol import StoreInputError
 
 MAX_SPACE_BYTES = 80
 MAX_CONTENT_ID_BYTES = 1024
+_FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f]")
 
 
 def check_space(space: str) -> str:
@@ -13,7 +16,7 @@ def check_space(space: str) -> str:
 
     Raises :class:`StoreInputError`.
     """
-    if "/" in space or any(ord(character) < 32 or ord(character) == 127 for character in space):
+    if _FORBIDDEN.search(space):
         raise StoreInputError(f"the space name {space!r} holds a '/' or a control character; choose another name")
     _check_length("space name", space, MAX_SPACE_BYTES)
     return space

@@ -25,7 +25,11 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0)
-        message = f"{doing} failed: {error}" + (f"; {advice}" if advice else "")
-        kind = StoreUnavailableError if error.errno in _TRANSIENT else StoreError
-        raise kind(message) from error
+        raise store_error(doing, error) from error
+
+
+def store_error(doing: str, error: OSError) -> StoreError:
+    """The :class:`StoreError` for *error*, which happened while *doing* something; a transient one where it is."""
+    advice = _ADVICE.get(error.errno or 0)
+    message = f"{doing} failed: {error}" + (f"; {advice}" if advice else "")
+    return StoreUnavailableError(message) if error.errno in _TRANSIENT else StoreError(message)

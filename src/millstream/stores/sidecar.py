@@ -12,7 +12,7 @@ import os
 
 import msgspec
 
-from millstream.stores.protocol import StoreError
+from millstream.stores.protocol import DEFAULT_MIMETYPE, Checksum, ItemInfo, Origin, StoreError
 
 MAX_BYTES = 16 * 1024 * 1024
 """A sidecar larger than this was not written by a store."""
@@ -56,6 +56,24 @@ class Sidecar(msgspec.Struct, frozen=True):
             if file.mtime_ns == status.st_mtime_ns and file.size == status.st_size:
                 return file
         return self.files[0] if len(self.files) == 1 else None
+
+
+def unknown_file(status: os.stat_result) -> Description:
+    """A file that was put into the folder behind the store's back: nobody recorded a checksum."""
+    return Description(status.st_ino, status.st_mtime_ns, DEFAULT_MIMETYPE)
+
+
+def describe_item(content_id: str, status: os.stat_result, description: Description) -> ItemInfo:
+    """What the store says of the item whose file has *status* and is described so."""
+    checksums = () if description.sha256 is None else (Checksum("sha256", description.sha256, Origin.PROVIDER),)
+    return ItemInfo(
+        content_id=content_id,
+        size=status.st_size,
+        checksums=checksums,
+        mimetype=description.mimetype,
+        properties=description.properties,
+        modified=status.st_mtime_ns // 1000,
+    )
 
 
 _encoder = msgspec.json.Encoder()

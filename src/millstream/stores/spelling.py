@@ -7,6 +7,7 @@ is spelled *flat*: one name in the folder ``%2F`` of the space, with the slashes
 
 from __future__ import annotations
 
+import functools
 import re
 from urllib.parse import unquote_to_bytes
 
@@ -20,6 +21,7 @@ _ODD_OR_SLASH = re.compile(r"[%/\x00-\x1f\x7f]")
 _UNIT = re.compile(r"%[0-9A-F]{2}|[^%]", re.DOTALL)
 
 
+@functools.lru_cache(4096)
 def spellings(content_id: str) -> tuple[tuple[str, ...], ...]:
     """The relative paths (as tuples of names) under which *content_id* may be kept, the natural one first."""
     segments = content_id.split("/")

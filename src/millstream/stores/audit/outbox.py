@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +40,7 @@ _outbox = sa.Table(
     sqlite_autoincrement=True,
 )
 
-_LOCKS = 64
+_LOCKS = 4096
 """Locks over which items are spread; a few items share one."""
 
 
@@ -82,6 +83,13 @@ class Outbox:
         """The lock under which one item, or a space, is changed by the threads of this holder."""
         return self._targets[hash((store, space, content_id)) % _LOCKS]
 
+    def hold_all(self, store: str, space: str, content_ids: Iterable[str]) -> AbstractContextManager[object]:
+        """The locks under which these items are changed, taken in the one order that all take them in."""
+        held = contextlib.ExitStack()
+        for number in sorted({hash((store, space, content_id)) % _LOCKS for content_id in content_ids}):
+            held.enter_context(self._targets[number])
+        return held
+
     def begin(self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False) -> Intent:
         """Write down that *event* is to happen, where *item* or the space was before; gives it its number and time.
 
@@ -89,28 +97,28 @@ class Outbox:
         """
         return self._begin(Intent(event, self.holder, item, had_space))
 
+    def begin_all(self, events: Sequence[AuditEvent]) -> Sequence[Intent | AuditBusyError]:
+        """:meth:`begin` for many items at once, none of which is there; errors are given and not raised."""
+        return self._begin_all([Intent(event, self.holder) for event in events])
+
     def _begin_all(self, wanted: Sequence[Intent]) -> Sequence[Intent | AuditBusyError]:
         """Begin what several threads want to begin, in one transaction."""
         with self._writing, self._engine.begin() as connection:
             connection.exec_driver_sql("UPDATE audit_outbox SET state = state WHERE 0")  # takes the lock before reading
             self._last = max(self._last, connection.execute(_NEWEST).scalar() or 0)
             held = {tuple(row) for row in connection.execute(_HELD, {"holder": self.holder})}
-            return [
-                _busy(intent.event) if _target(intent.event) in held else self._begin_one(connection, intent)
-                for intent in wanted
-            ]
-
-    def _begin_one(self, connection: sa.Connection, intent: Intent) -> Intent:
-        self._last = max(self._clock.now(), self._last + 1)
-        event = msgspec.structs.replace(intent.event, at=self._last)
-        values = {
-            "holder": self.holder, "state": _State.INTENDED, "at": event.at, "store": event.store,
-            "space": event.space, "content_id": event.content_id, "event": msgspec.json.encode(event),
-            "item": None if intent.item is None else msgspec.json.encode(intent.item), "had_space": intent.had_space,
-        }  # fmt: skip
-        number = connection.execute(_INSERT, values).inserted_primary_key
-        assert number is not None
-        return msgspec.structs.replace(intent, event=msgspec.structs.replace(event, number=number[0]))
+            number = connection.exec_driver_sql(_LAST_NUMBER).scalar() or 0
+            begun: list[Intent | AuditBusyError] = []
+            for intent in wanted:
+                if _target(intent.event) in held:
+                    begun.append(_busy(intent.event))
+                    continue
+                number, self._last = number + 1, max(self._clock.now(), self._last + 1)
+                event = msgspec.structs.replace(intent.event, at=self._last, number=number)
+                begun.append(msgspec.structs.replace(intent, event=event))
+            if rows := [_row(intent) for intent in begun if isinstance(intent, Intent)]:
+                connection.execute(_INSERT, rows)
+            return begun
 
     def add(self, events: Sequence[AuditEvent]) -> int:
         """Write down *events* that are known to have happened and were never intended here; returns how many.
@@ -131,11 +139,27 @@ class Outbox:
         """The intended *event* happened, as it is described now."""
         self._update(event, _State.DONE)
 
+    def done_all(self, events: Sequence[AuditEvent]) -> None:
+        """:meth:`done` for many events at once."""
+        if events:
+            self._change_all([(event, _State.DONE) for event in events])
+
     def cancel(self, number: int) -> None:
         """The intended event of this number did not happen."""
         intended = sa.delete(_outbox).where(_outbox.c.number == number, _outbox.c.state == _State.INTENDED)
         with self._writing, self._engine.begin() as connection:
             connection.execute(intended)
+
+    def open_of(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
+        """Which of these items (some 1,000 at most) have a change of which it is not known whether it happened."""
+        query = sa.select(_outbox.c.content_id).where(
+            _outbox.c.store == store,
+            _outbox.c.space == space,
+            _outbox.c.content_id.in_(content_ids),
+            _outbox.c.state == _State.INTENDED,
+        )
+        with self._engine.connect() as connection:
+            return set(connection.execute(query).scalars())
 
     def open_intents(self, target: AuditEvent | None = None, *, others: bool = False) -> Sequence[Intent]:
         """Intents of which it is not known whether they happened, the oldest first.
@@ -235,6 +259,8 @@ _CHANGE = (
 
 
 _INSERT = sa.insert(_outbox)
+_LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'"
+"""The greatest number that was ever given; no event gets one of those again."""
 _NEWEST = sa.select(_outbox.c.at).order_by(_outbox.c.number.desc()).limit(1)
 """When the last event was begun: times grow with the numbers."""
 _EVENTS = sa.select(_outbox.c.number, _outbox.c.event).where(
@@ -255,6 +281,16 @@ _INTENTS_OF = _INTENTS.where(*(_outbox.c[name] == sa.bindparam(name) for name in
 
 def _target(event: AuditEvent) -> tuple[str, ...]:
     return event.store, event.space, event.content_id
+
+
+def _row(intent: Intent) -> dict[str, Any]:
+    event = intent.event
+    return {
+        "number": event.number, "holder": intent.holder, "state": _State.INTENDED, "at": event.at,
+        "store": event.store, "space": event.space, "content_id": event.content_id,
+        "event": msgspec.json.encode(msgspec.structs.replace(event, number=0)),
+        "item": None if intent.item is None else msgspec.json.encode(intent.item), "had_space": intent.had_space,
+    }  # fmt: skip
 
 
 def _intent(row: Any) -> Intent:

@@ -11,9 +11,11 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
+from millstream.stores.audit.bulk import AuditedBulk
 from millstream.stores.audit.events import AuditAction, AuditEvent
 from millstream.stores.audit.holders import is_gone
 from millstream.stores.audit.outbox import Intent, Outbox
+from millstream.stores.bulk import Bulk, bulk_of
 from millstream.stores.checks import check_acls, check_mimetype, check_properties
 from millstream.stores.hashing import hash_stream
 from millstream.stores.names import check_content_id, check_space
@@ -43,6 +45,8 @@ class AuditedStore:
     def __init__(self, store: Store, outbox: Outbox, name: str, *, account: str = "local", user: str = "n/a") -> None:
         self.store, self.outbox, self.name = store, outbox, name
         self._account, self._user = account, user
+        inner = bulk_of(store)
+        self.bulk: Bulk | None = None if inner is None else AuditedBulk(inner, self)
 
     @property
     def url(self) -> str:
@@ -145,8 +149,13 @@ class AuditedStore:
         """
         intents = [intent for intent in self.outbox.open_intents(others=True) if intent.event.store == self.name]
         for intent in intents:
-            self._settle(intent)
+            self.settle(intent)
         return len(intents)
+
+    def event(self, action: AuditAction, space: str, content_id: str = "", **said: Any) -> AuditEvent:
+        """The event of *action*, with what is *said* of it, as it is to happen."""
+        store_type = self.url.partition(":")[0]
+        return AuditEvent(action, self._user, 0, self._account, self.name, store_type, space, content_id, **said)
 
     @contextlib.contextmanager
     def _changing(
@@ -155,12 +164,11 @@ class AuditedStore:
         """Hold the item (or the space) and settle what is open of it; gives the event that is to happen."""
         check_space(space)
         target = "" if content_id is None else check_content_id(content_id)
-        store_type = self.url.partition(":")[0]
-        event = AuditEvent(action, self._user, 0, self._account, self.name, store_type, space, target, **said)
+        event = self.event(action, space, target, **said)
         with self.outbox.hold(self.name, space, target):
             for intent in self.outbox.open_intents(event, others=True):
                 if intent.holder == self.outbox.holder or is_gone(intent.holder):
-                    self._settle(intent)
+                    self.settle(intent)
             yield event
 
     def _change(self, intent: Intent, act: Callable[[Intent], Answer]) -> Answer:
@@ -168,7 +176,7 @@ class AuditedStore:
             answer = act(intent)
         except Exception:
             with contextlib.suppress(StoreError):  # it stays open until the store answers
-                self._settle(intent)
+                self.settle(intent)
             raise
         described = _described(answer) if isinstance(answer, ItemInfo) else {}
         if intent.event.action == AuditAction.SET_CONTENT_PROPERTIES:
@@ -176,8 +184,8 @@ class AuditedStore:
         self.outbox.done(msgspec.structs.replace(intent.event, **described))
         return answer
 
-    def _settle(self, intent: Intent) -> None:
-        """Find out whether the change happened, and write that down."""
+    def settle(self, intent: Intent) -> None:
+        """Find out whether the change happened, and write that down. Raises :class:`StoreError`."""
         event = next((o.event for o in self.outbox.open_intents(intent.event, others=True) if _same(o, intent)), None)
         if event is None:
             return

@@ -1,0 +1,92 @@
+"""Many small items put into an audited store at once: what is intended, and what happened, in one transaction each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from millstream.stores.audit.events import AuditAction, AuditEvent
+from millstream.stores.audit.outbox import AuditBusyError, Intent, Outbox
+from millstream.stores.bulk import Bulk, NewItem
+from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoundError, StoreError
+
+
+class Audited(Protocol):
+    """What the decorator of the store gives."""
+
+    name: str
+    outbox: Outbox
+
+    def event(self, action: AuditAction, space: str, content_id: str = "", **said: Any) -> AuditEvent: ...
+
+    def settle(self, intent: Intent) -> None: ...
+
+
+class AuditedBulk:
+    """The :class:`~millstream.stores.bulk.Bulk` *bulk* of the store that *audited* decorates."""
+
+    def __init__(self, bulk: Bulk, audited: Audited) -> None:
+        self._bulk, self._audited = bulk, audited
+
+    def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
+        return self._bulk.infos(space, content_ids)
+
+    def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
+        return self._bulk.read(space, content_ids)
+
+    def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
+        """An item of which a change is open is an :class:`AuditBusyError`: it is settled when it comes alone."""
+        ids = [item.content_id for item in items]
+        outbox, name = self._audited.outbox, self._audited.name
+        with outbox.hold_all(name, space, ids):
+            found = self._taken(space, ids)
+            free = [item for item in items if item.content_id not in found]
+            events = [
+                self._audited.event(
+                    AuditAction.ADD_CONTENT, space, item.content_id,
+                    mimetype=item.mimetype, properties=dict(item.properties), sha256=item.sha256.lower(),
+                )
+                for item in free
+            ]  # fmt: skip
+            begun = list(zip(free, outbox.begin_all(events), strict=True)) if events else []
+            found |= {item.content_id: one for item, one in begun if isinstance(one, AuditBusyError)}
+            found |= self._put(space, [(item, one) for item, one in begun if isinstance(one, Intent)])
+        return [found[content_id] for content_id in ids]
+
+    def _taken(self, space: str, ids: Sequence[str]) -> dict[str, ItemInfo | StoreError]:
+        """The error of each item that is there, is being changed, or cannot be looked at."""
+        found: dict[str, ItemInfo | StoreError] = {}
+        for content_id, one in zip(ids, self._bulk.infos(space, ids), strict=True):
+            if isinstance(one, ItemInfo):
+                found[content_id] = AlreadyExistsError(f"{content_id!r} exists in the space {space!r} already")
+            elif not isinstance(one, ItemNotFoundError):
+                found[content_id] = one
+        for content_id in self._audited.outbox.open_of(self._audited.name, space, ids):
+            found[content_id] = AuditBusyError(f"a change of {content_id!r} in the space {space!r} is open")
+        return found
+
+    def _put(self, space: str, begun: Sequence[tuple[NewItem, Intent]]) -> dict[str, ItemInfo | StoreError]:
+        if not begun:
+            return {}
+        try:
+            answers = self._bulk.put(space, [item for item, _ in begun])
+        except Exception:
+            self._settle([intent for _, intent in begun])
+            raise
+        pairs = list(zip((intent for _, intent in begun), answers, strict=True))
+        done = [
+            msgspec.structs.replace(i.event, sha256=info.checksum(), size=info.size, mimetype=info.mimetype)
+            for i, info in pairs
+            if isinstance(info, ItemInfo)
+        ]
+        self._audited.outbox.done_all(done)
+        self._settle([intent for intent, one in pairs if isinstance(one, StoreError)])
+        return {intent.event.content_id: one for intent, one in pairs}
+
+    def _settle(self, intents: Sequence[Intent]) -> None:
+        for intent in intents:
+            with contextlib.suppress(StoreError):  # it stays open until the store answers
+                self._audited.settle(intent)

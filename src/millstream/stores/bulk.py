@@ -1,0 +1,56 @@
+"""The seam for many small items in one go: a provider that has it saves opening, locking and syncing for each of them.
+
+It knows the plain case only. Whatever is out of the ordinary with an item comes back as its error, and is done by the
+store's own methods, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+import msgspec
+
+from millstream.stores.protocol import DEFAULT_MIMETYPE, ItemInfo, Store, StoreError
+
+SMALL = 1024 * 1024
+"""Items of more bytes are not held in memory: they go by themselves."""
+
+
+class NewItem(msgspec.Struct, frozen=True):
+    """An item that is to be stored under an id that is free, and the SHA-256 (hex) that its bytes must have."""
+
+    content_id: str
+    data: bytes
+    sha256: str
+    mimetype: str = DEFAULT_MIMETYPE
+    properties: Mapping[str, str] = {}
+
+
+class Bulk(Protocol):
+    """What a store does with many items of one space at once. Thread-safe.
+
+    Answers are in the order of what was asked, each an item's own: one that fails does not keep the others from being
+    done.
+    """
+
+    def infos(self, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | StoreError]:
+        """What :meth:`Store.info` says of each item."""
+        ...
+
+    def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
+        """The bytes of each item, or an error where it has more than :data:`SMALL`."""
+        ...
+
+    def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
+        """Store *items*, of different ids, and say what was stored, the provider's checksum included.
+
+        All that was stored is durable when this returns. An id that is not free gives an
+        :class:`~millstream.stores.protocol.AlreadyExistsError`, and what is there stays as it is.
+        """
+        ...
+
+
+def bulk_of(store: Store) -> Bulk | None:
+    """What *store* does with many items at once; None where it has no way of its own for them."""
+    return cast("Bulk | None", getattr(store, "bulk", None))

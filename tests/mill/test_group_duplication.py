@@ -1,0 +1,178 @@
+"""Duplication of many items at a time: it comes to what it would come to one by one, and leaves alone what is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.core.clock import VirtualClock
+from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.place import Place
+from millstream.mill.processor import Registry, Result, Sink
+from millstream.mill.tasks import BitCheck, Duplicate, QueueName, encode_task
+from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.stores import LocalStore
+from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.bulk import SMALL
+from millstream.testing.damage import flip_bit
+
+NAMES = [
+    "same",
+    "unrecorded",
+    "absent",
+    "other bytes",
+    "other properties",
+    "rotten",
+    "large",
+    "gone",
+    "lost",
+    "nowhere",
+]
+
+
+@pytest.fixture
+def world(new_world: Callable[..., Any], tmp_path: Path) -> Any:
+    """A local source and an audited local copy, with an item for each state that two ends can be in."""
+    return filled(new_world, tmp_path / "one")
+
+
+def filled(new_world: Callable[..., Any], folder: Path) -> Any:
+    folder.mkdir()
+    outbox = Outbox(sa.create_engine(f"sqlite:///{folder / 'audit.db'}"), VirtualClock())
+    made = new_world({"1": LocalStore(folder / "1"), "2": AuditedStore(LocalStore(folder / "2"), outbox, "2")})
+    for name in NAMES[:7]:
+        made.put(Place("1", "s", name), name.encode(), p="1")
+    made.put(Place("1", "s", "large"), b"x" * (SMALL + 1), p="1")
+    made.put(Place("2", "s", "same"), b"same", p="1")
+    made.put(Place("2", "s", "unrecorded"), b"unrecorded", record=False, p="1")
+    made.put(Place("2", "s", "other bytes"), b"!", p="1")
+    made.put(Place("2", "s", "other properties"), b"other properties", p="2")
+    for name in ("gone", "lost"):
+        made.put(Place("2", "s", name))
+        made.record(Place("1", "s", name), "0" * 64, deleted=name == "gone")
+    flip_bit(made.stores["1"].path_of("s", "rotten"))
+    return made
+
+
+def tasks() -> list[Duplicate]:
+    return [Duplicate("1", "2", "s", name) for name in NAMES]
+
+
+def state(world: Any) -> Any:
+    """What the copies are, and what the manifest has of them."""
+    store = world.stores["2"]
+    infos = [store.info("s", entry.content_id) for entry in store.entries("s")]
+    rows = world.manifest.rows("2").drop_columns(["modified"]).to_pylist()
+    return [(i.content_id, i.checksums, i.size, i.mimetype, i.properties) for i in infos], rows
+
+
+def work(world: Any, processor: Any, **settings: Any) -> Any:
+    """Let a worker manager do all tasks."""
+    every = {name.value: world.queue(name.value) for name in QueueName}
+    queue = every["duplication-low"]
+    queue.put([encode_task(task) for task in tasks()])
+    registry, sink = Registry({Duplicate: processor}), Sink(world.manifest, every)
+    more = WorkerSettings(**({"threads": 2, "visibility": 60.0} | settings))
+    tally = WorkerManager([queue], registry, sink, world.clock, more).run_until_drained()
+    return tally, {task.body: task.cause for task in queue.dead()}
+
+
+class Single:
+    """A processor that is never asked for several tasks at once."""
+
+    def __init__(self, processor: DuplicationProcessor) -> None:
+        self.process = processor.process
+
+
+def test_many_tasks_at_a_time_come_to_what_they_come_to_one_by_one(
+    world: Any, new_world: Callable[..., Any], tmp_path: Path
+) -> None:
+    other = filled(new_world, tmp_path / "other")
+    together = work(world, DuplicationProcessor(world.providers, world.manifest))
+    alone = work(other, Single(DuplicationProcessor(other.providers, other.manifest)))
+    assert together[0] == alone[0] and (together[0].done, together[0].dead) == (8, 2)
+    assert list(together[1]) == list(alone[1]), "the rotten one, and the one that the source has lost"
+    assert state(world) == state(other)
+
+
+def test_only_plain_copies_and_what_is_in_order_are_done_together(world: Any) -> None:
+    results = DuplicationProcessor(world.providers, world.manifest).process_group(tasks())
+    done = {name: result for name, result in zip(NAMES, results, strict=True) if result is not None}
+    rows = {name: result.summary.split()[0] for name, result in done.items()}
+    assert rows == {"same": "D7", "unrecorded": "D7", "absent": "D12"}
+    assert {name: len(result.events) for name, result in done.items()} == {"same": 0, "unrecorded": 1, "absent": 1}
+    assert world.read(Place("2", "s", "absent")) == b"absent"
+
+
+def test_what_is_put_together_is_audited(world: Any) -> None:
+    before = len(world.stores["2"].outbox.events())
+    DuplicationProcessor(world.providers, world.manifest).process_group(tasks())
+    (event,) = world.stores["2"].outbox.events()[before:]
+    assert (event.action.value, event.content_id, event.size) == ("ADD_CONTENT", "absent", 6)
+
+
+def test_stores_without_a_way_for_many_items_get_them_one_by_one(new_world: Callable[..., Any]) -> None:
+    world = new_world()
+    for name in NAMES:
+        world.put(Place("1", "s", name))
+    processor = DuplicationProcessor(world.providers, world.manifest)
+    assert processor.process_group(tasks()) == [None] * len(NAMES)
+    assert processor.process_group([Duplicate("1", "9", "s", "a"), Duplicate("1", "2", "s")]) == [None, None]
+    tally, _ = work(world, processor)
+    assert (tally.done, tally.dead) == (len(NAMES), 0)
+
+
+class Grouping:
+    """Does at once what *together* names, and raises where it is told to; what came alone is remembered."""
+
+    def __init__(self, *together: str, error: Exception | None = None) -> None:
+        self._together, self._error = together, error
+        self.groups: list[list[str]] = []
+        self.alone: list[str] = []
+
+    def process(self, task: Any, attempt: int) -> Result:
+        self.alone.append(task.content_id)
+        if task.content_id == "bad" and attempt == 1:
+            raise ValueError("not at first")
+        return Result("done")
+
+    def process_group(self, tasks: Any) -> Any:
+        self.groups.append([task.content_id for task in tasks])
+        if self._error:
+            raise self._error
+        return [Result("done") if task.content_id in self._together else None for task in tasks]
+
+
+def manage(world: Any, processor: Any, names: list[str], **more: Any) -> Any:
+    every = {name.value: world.queue(name.value) for name in QueueName}
+    queue = world.queue("low")
+    queue.put([encode_task(BitCheck("1", "s", name)) for name in names])
+    registry, sink = Registry({BitCheck: processor}), Sink(world.manifest, every)
+    settings = WorkerSettings(**({"threads": 1, "visibility": 60.0} | more))
+    return WorkerManager([queue], registry, sink, world.clock, settings).run_until_drained()
+
+
+def test_a_worker_gets_at_most_ten_tasks_together_and_the_odd_ones_alone(new_world: Callable[..., Any]) -> None:
+    world, names = new_world(), [f"{n:02}" for n in range(25)]
+    processor = Grouping(*names[1:])
+    assert manage(world, processor, names).done == 25
+    assert [len(group) for group in processor.groups] == [10, 10, 5]
+    assert processor.alone == ["00"]
+
+
+def test_a_lone_task_and_one_that_failed_before_are_not_done_together(new_world: Callable[..., Any]) -> None:
+    processor = Grouping("a")
+    tally = manage(new_world(), processor, ["bad", "a"])
+    assert (tally.done, tally.failed) == (2, 1)
+    assert processor.groups == [["bad", "a"]] and processor.alone == ["bad", "bad"]
+
+
+def test_an_error_of_a_group_is_none_of_its_tasks(new_world: Callable[..., Any]) -> None:
+    processor = Grouping("a", "b", error=OSError("the disk is away"))
+    tally = manage(new_world(), processor, ["a", "b"])
+    assert (tally.done, tally.failed) == (2, 0)
+    assert sorted(processor.alone) == ["a", "b"]

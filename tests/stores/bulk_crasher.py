@@ -1,0 +1,84 @@
+"""Puts items together into an audited store, and is killed at a given step: ``python bulk_crasher.py FOLDER STEP…``.
+
+A step is every call that brings something onto the disk, or is about to: in the folder of the store and in the outbox.
+Every step is tried in a child of its own and in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from millstream.core.clock import VirtualClock
+from millstream.stores import LocalStore
+from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.bulk import NewItem
+
+BODIES = {f"folder {n % 2}/item {n}": b"%d " % n * 50 for n in range(6)}
+
+
+def items() -> list[NewItem]:
+    """What is put."""
+    return [
+        NewItem(name, body, hashlib.sha256(body).hexdigest(), "text/plain", {"name": name})
+        for name, body in BODIES.items()
+    ]
+
+
+def open_audited(folder: Path) -> tuple[sa.Engine, AuditedStore]:
+    """The audited store in *folder*."""
+    folder.mkdir(exist_ok=True)
+    engine = sa.create_engine(f"sqlite:///{folder / 'audit.db'}")
+    return engine, AuditedStore(LocalStore(folder / "store"), Outbox(engine, VirtualClock()), "1")
+
+
+def stepping(act: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
+    """*act* with a step before and after it."""
+
+    def stepped(*args: Any, **named: Any) -> Any:
+        step()
+        answer = act(*args, **named)
+        step()
+        return answer
+
+    return stepped
+
+
+def put(folder: Path, last: int) -> None:
+    """Put all items, and die at step *last*."""
+    _, audited = open_audited(folder)
+    audited.create_space("s")
+    left = itertools.count(last, -1)
+
+    def step() -> None:
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for name in ("rename", "fsync", "write"):
+        setattr(os, name, stepping(getattr(os, name), step))
+    for name in ("begin_all", "done_all"):
+        setattr(audited.outbox, name, stepping(getattr(audited.outbox, name), step))
+    assert audited.bulk is not None
+    audited.bulk.put("s", items())
+
+
+def main(folder: Path, wanted: list[int]) -> None:
+    for last in wanted:
+        child = os.fork()
+        if child == 0:
+            put(folder / str(last), last)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(last, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [int(text) for text in sys.argv[2:]])

@@ -1,0 +1,219 @@
+"""Many items at once: the same answers, the same files and the same audit as one by one, whatever dies in between."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.core.clock import VirtualClock
+from millstream.stores import (
+    AlreadyExistsError,
+    ChecksumMismatchError,
+    ItemInfo,
+    ItemNotFoundError,
+    LocalStore,
+    MemoryStore,
+    SpaceNotFoundError,
+    StoreError,
+    StoreInputError,
+    StoreUnavailableError,
+)
+from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, Outbox
+from millstream.stores.bulk import SMALL, NewItem, bulk_of
+from millstream.testing.store_content import ODD_IDS
+
+CRASHER = Path(__file__).with_name("bulk_crasher.py")
+
+
+def load_crasher() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bulk_crasher", CRASHER)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+crasher = load_crasher()
+
+
+def new(name: str, body: bytes = b"body", /, **properties: str) -> NewItem:
+    return NewItem(name, body, hashlib.sha256(body).hexdigest(), "text/plain", properties)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    made = LocalStore(tmp_path / "store")
+    made.create_space("s")
+    return made
+
+
+def kinds(answers: Sequence[object]) -> list[type]:
+    return [type(answer) for answer in answers]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_put_together_is_as_if_it_was_put_one_by_one(tmp_path: Path, seed: int) -> None:
+    one, many = LocalStore(tmp_path / "one"), LocalStore(tmp_path / "many")
+    names = random.Random(seed).sample(ODD_IDS, 12)
+    for store in (one, many):
+        store.create_space("s")
+    put = list(many.bulk.put("s", [new(name, name.encode(), name="x") for name in names]))
+    for number, name in enumerate(names):
+        if not isinstance(put[number], ItemInfo):  # another one of them was in its way
+            (put[number],) = many.bulk.put("s", [new(name, name.encode(), name="x")])
+    for name, answer in zip(names, put, strict=True):
+        single = one.put("s", name, io.BytesIO(name.encode()), mimetype="text/plain", properties={"name": "x"})
+        assert isinstance(answer, ItemInfo)
+        assert (answer.checksums, answer.size, answer.properties) == (single.checksums, single.size, single.properties)
+    assert [entry.content_id for entry in many.entries("s")] == [entry.content_id for entry in one.entries("s")]
+    assert many.bulk.infos("s", names) == [many.info("s", name) for name in names] == put
+    assert many.bulk.read("s", names) == [name.encode() for name in names]
+
+
+def test_an_item_with_which_something_is_wrong_keeps_no_other_from_being_done(store: LocalStore) -> None:
+    store.put("s", "there", io.BytesIO(b"before"))
+    wrong = NewItem("wrong", b"body", "0" * 64)
+    answers = store.bulk.put("s", [new("a"), new("there", b"after"), wrong, new("bad\0id"), new("b")])
+    assert kinds(answers) == [ItemInfo, AlreadyExistsError, ChecksumMismatchError, StoreInputError, ItemInfo]
+    assert [entry.content_id for entry in store.entries("s")] == ["a", "b", "there"]
+    assert store.path_of("s", "there").read_bytes() == b"before"
+    found = store.bulk.infos("s", ["a", "none", "there"])
+    assert kinds(found) == [ItemInfo, ItemNotFoundError, ItemInfo]
+    drafts = store.path_of("s", "a").parents[1] / ".millstream" / "drafts"
+    assert not [path for path in drafts.rglob("*") if path.is_file() and path.suffix != ".lock"], "no draft is left"
+
+
+def test_items_in_the_way_of_one_another_are_spelled_flat_or_done_alone(store: LocalStore) -> None:
+    names = ["a", "a/b", "c/d", "c"]
+    assert kinds(store.bulk.put("s", [new(name) for name in names])) == [StoreError, ItemInfo, ItemInfo, ItemInfo]
+    assert kinds(store.bulk.infos("s", names)) == [ItemNotFoundError, ItemInfo, ItemInfo, ItemInfo]
+    store.put("s", "a", io.BytesIO(b"body"))
+    assert [entry.content_id for entry in store.entries("s")] == sorted(names)
+    assert store.bulk.infos("s", names) == [store.info("s", name) for name in names]
+
+
+def test_large_items_are_not_read_together_with_others(store: LocalStore) -> None:
+    store.put("s", "large", io.BytesIO(b"x" * (SMALL + 1)))
+    store.put("s", "small", io.BytesIO(b"x" * SMALL))
+    large, small = store.bulk.read("s", ["large", "small"])
+    assert isinstance(large, StoreError) and small == b"x" * SMALL
+
+
+def test_a_space_or_a_disk_that_is_not_there_is_no_empty_one(store: LocalStore, tmp_path: Path) -> None:
+    assert kinds(store.bulk.infos("t", ["a"])) == [SpaceNotFoundError]
+    (answer,) = store.bulk.put("t", [new("a")])
+    assert isinstance(answer, StoreError) and not store.has_space("t")
+    (tmp_path / "store").rename(tmp_path / "away")
+    with pytest.raises(StoreUnavailableError, match="mount its disk"):
+        store.bulk.infos("s", ["a"])
+
+
+def test_a_damaged_description_is_an_error_of_its_own_item(store: LocalStore, tmp_path: Path) -> None:
+    store.bulk.put("s", [new("a"), new("b")])
+    sidecar = next(
+        (tmp_path / "store" / ".millstream" / "sidecars" / "s").rglob(f"{hashlib.sha256(b'a').hexdigest()}.json")
+    )
+    sidecar.write_bytes(b"{}\n")
+    assert kinds(store.bulk.infos("s", ["a", "b"]))[1] is ItemInfo
+    assert isinstance(store.bulk.infos("s", ["a"])[0], StoreError)
+
+
+def test_threads_that_put_the_same_items_store_each_once(store: LocalStore) -> None:
+    names = [f"folder/{n}" for n in range(40)]
+    answers: list[list[object]] = []
+
+    def put(order: Sequence[str]) -> None:
+        for start in range(0, len(order), 8):
+            answers.append(list(store.bulk.put("s", [new(name) for name in order[start : start + 8]])))
+
+    threads = [threading.Thread(target=put, args=(names[::step],)) for step in (1, -1, 1, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = kinds([answer for some in answers for answer in some])
+    assert (seen.count(ItemInfo), seen.count(AlreadyExistsError)) == (40, 120)
+
+
+def test_p6_killed_at_any_step_every_item_is_whole_or_absent_and_its_event_says_which(tmp_path: Path) -> None:
+    steps = [str(number) for number in range(0, 160, 9)]
+    done = subprocess.run(
+        [sys.executable, str(CRASHER), str(tmp_path), *steps], capture_output=True, text=True, timeout=120, check=True
+    )
+    outcomes = dict(line.split() for line in done.stdout.splitlines())
+    assert outcomes[steps[0]] == "9" and outcomes[steps[-1]] == "0"
+    found = set()
+    for step in steps:
+        database, audited = crasher.open_audited(tmp_path / step)
+        audited.recover()
+        stored = {entry.content_id for entry in audited.entries("s")}
+        assert {event.content_id for event in audited.outbox.events() if event.content_id} == stored, step
+        for name in stored:
+            info, body = audited.info("s", name), audited.store.path_of("s", name).read_bytes()
+            assert body == crasher.BODIES[name] and info.checksum() == hashlib.sha256(body).hexdigest()
+            assert dict(info.properties) == {"name": name}
+        assert audited.outbox.open_intents(others=True) == []
+        found.add(len(stored))
+        database.dispose()
+    assert {0, len(crasher.BODIES)} <= found
+
+
+class TestAudit:
+    """Of many items at once."""
+
+    @pytest.fixture
+    def audited(self, store: LocalStore, tmp_path: Path) -> AuditedStore:
+        return AuditedStore(store, Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock()), "1")
+
+    def test_every_item_has_the_event_that_it_would_have_alone(self, audited: AuditedStore) -> None:
+        audited.put("s", "alone", io.BytesIO(b"body"), mimetype="text/plain", properties={"p": "1"})
+        assert audited.bulk is not None
+        audited.bulk.put("s", [new("a", p="1"), NewItem("wrong", b"body", "0" * 64), new("b", p="1")])
+        alone, *together = audited.outbox.events()
+        assert [event.content_id for event in together] == ["a", "b"]
+        assert [event.number for event in together] == sorted({event.number for event in together})
+        assert len({event.at for event in (alone, *together)}) == 3
+        for event in together:
+            for name in (
+                "action",
+                "user",
+                "account",
+                "store",
+                "store_type",
+                "sha256",
+                "size",
+                "mimetype",
+                "properties",
+            ):
+                assert getattr(event, name) == getattr(alone, name)
+        assert audited.outbox.open_intents(others=True) == []
+
+    def test_what_another_process_is_changing_is_busy_and_the_others_are_not(
+        self, audited: AuditedStore, tmp_path: Path
+    ) -> None:
+        other = Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+        theirs = AuditedStore(audited.store, other, "1")
+        other.begin(theirs.event(*_adding("busy")))
+        assert audited.bulk is not None
+        assert kinds(audited.bulk.put("s", [new("busy"), new("a")])) == [AuditBusyError, ItemInfo]
+        assert [entry.content_id for entry in audited.entries("s")] == ["a"]
+
+    def test_a_store_without_a_way_of_its_own_has_none_with_an_audit_either(self, audited: AuditedStore) -> None:
+        assert bulk_of(MemoryStore()) is None
+        assert bulk_of(AuditedStore(MemoryStore(), audited.outbox, "2")) is None
+        assert bulk_of(audited) is audited.bulk is not None
+
+
+def _adding(name: str) -> tuple[object, ...]:
+    return AuditAction.ADD_CONTENT, "s", name
