@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.stores import CAS_SPACE, CasStore, LocalStore, MemoryStore, MountedStore, Origin, Store
+from millstream.stores import CAS_SPACE, CasStore, LocalStore, MemoryStore, MountedStore, Origin, Store, ThrottledStore
 from millstream.testing.faulty_store import StoreWrapper
 from millstream.testing.s3 import S3Server
 from millstream.testing.stores import CommonStoreConformance, StoreConformance
@@ -29,6 +29,11 @@ class TestMountedStore(StoreConformance):
     def open_store(self, folder: Path) -> Store:
         mounts = {"space": LocalStore(folder / "else?where"), "x-y.z": LocalStore(folder / "100% more")}
         return MountedStore(LocalStore(folder / "base & more"), mounts)
+
+
+class TestThrottledStore(StoreConformance):
+    def open_store(self, folder: Path) -> Store:
+        return ThrottledStore(LocalStore(folder), 1e6)
 
 
 class TestWrappedStore(StoreConformance):

@@ -178,6 +178,8 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One storage provider. ``{data}`` in its URL stands for the node's data folder.
 
     A URL holds no secret: one of S3 says which profile, or which environment variables, hold its credentials. With
+    ``requests=RATE`` in its query no more than so many requests a second go to the store, of a process of the node, and
+    of all tasks of a job on Spark together. With
     ``audited`` every change that is made through the node is written to the audit log, and duplicated at once.
     """
 

@@ -1,7 +1,8 @@
 """Storage providers: spaces of content items with properties, and what is known of their checksums.
 
 :func:`open_provider` opens a store by URL; :class:`LocalStore` keeps items in a folder, :class:`MemoryStore` in memory,
-:class:`CasStore` shows a folder of content-addressed files as a store, :class:`MountedStore` joins stores into one, and
+:class:`CasStore` shows a folder of content-addressed files as a store, :class:`MountedStore` joins stores into one,
+:class:`ThrottledStore` asks one no more often than it likes, and
 :class:`millstream.stores.s3.S3Store` (extra ``s3``) keeps items in a bucket of S3. All of them are :class:`Store` and
 pass :class:`millstream.testing.stores.StoreConformance`.
 """
@@ -32,6 +33,7 @@ from millstream.stores.protocol import (
     all_entries,
 )
 from millstream.stores.providers import open_provider
+from millstream.stores.throttled import ThrottledStore
 
 __all__ = [
     "CAS_SPACE",
@@ -57,6 +59,7 @@ __all__ = [
     "StoreError",
     "StoreInputError",
     "StoreUnavailableError",
+    "ThrottledStore",
     "all_entries",
     "copy_stream",
     "hash_stream",

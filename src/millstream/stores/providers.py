@@ -10,6 +10,7 @@ from millstream.stores.local import LocalStore
 from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
 from millstream.stores.protocol import Store, StoreInputError
+from millstream.stores.throttled import ThrottledStore, split_rate
 
 
 def open_provider(url: str, *, create: bool = False) -> Store:
@@ -17,10 +18,14 @@ def open_provider(url: str, *, create: bool = False) -> Store:
 
     ``file:///folder`` (or ``file:relative/folder``) is a :class:`LocalStore`, ``cas:///folder`` a :class:`CasStore`,
     ``s3://bucket/prefix?endpoint=URL&profile=NAME`` an :class:`~millstream.stores.s3.S3Store`, ``memory://name`` a
-    new, empty :class:`MemoryStore`; ``mount=SPACE:URL`` in the query makes it a :class:`MountedStore`. With *create*,
-    folders and buckets that are missing are made; without it, the first use of a missing folder is a
+    new, empty :class:`MemoryStore`; ``mount=SPACE:URL`` in the query makes it a :class:`MountedStore`, and
+    ``requests=RATE`` a :class:`ThrottledStore` with at most so many requests a second. With *create*, folders and
+    buckets that are missing are made; without it, the first use of a missing folder is a
     :class:`StoreUnavailableError`. Raises :class:`StoreInputError` for any other URL.
     """
+    bare, rate = split_rate(url)
+    if rate is not None:
+        return ThrottledStore(open_provider(bare, create=create), rate)
     parts = urlsplit(url)
     options, mounts = _split_query(parts)
     base = _open_base(url, parts._replace(query=options), create)

@@ -38,6 +38,7 @@ from millstream.pipeline.jobs.auditing import (
     state_digest,
 )
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, log_record, parquet_rows
+from millstream.pipeline.limits import task_url
 from millstream.pipeline.schema import read_parquet, spark_schema
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def audit_anchors(
     findings = list(broken)
     with folder.held():
         folder.clean()
-        frame = _entries(spark, entries).mapInArrow(partial(read_part, cas=cas), spark_schema(ANCHOR_SCHEMA))
+        frame = _entries(spark, entries).mapInArrow(
+            partial(read_part, cas=task_url(spark, cas)), spark_schema(ANCHOR_SCHEMA)
+        )
         frame.write.parquet(str(folder.data))
         refused = _refused(read_parquet(spark, folder.data, ANCHOR_SCHEMA))
         anchors, size, files = _anchors(folder.data, refused)
@@ -151,7 +154,7 @@ def _operations(
     spark: SparkSession, entries: Sequence[LedgerEntry], cas: str, versions: Versions
 ) -> Iterator[DataFrame]:
     """The operations of all *entries*, read once and kept while the block runs."""
-    read = partial(operations_part, cas=cas, versions=versions)
+    read = partial(operations_part, cas=task_url(spark, cas), versions=versions)
     kept = _entries(spark, entries).mapInArrow(read, spark_schema(DID_SCHEMA)).persist()
     try:
         yield kept

@@ -17,6 +17,7 @@ from millstream.mill.providers import is_system
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.listing import IdRange, cut_space, entries_within
+from millstream.pipeline.limits import task_url
 from millstream.pipeline.schema import spark_schema
 from millstream.stores import open_provider
 from millstream.stores.protocol import Entry, Store, StoreError
@@ -129,6 +130,8 @@ def _ranges(provider: Store, space: str) -> list[dict[str, Any]]:
 
 def list_places(spark: SparkSession, places: pa.Table) -> DataFrame:
     """The listings of *places*, rows of :data:`INVENTORY_SCHEMA`; each place is one part."""
+    urls = pa.array([task_url(spark, url) for url in places.column("url").to_pylist()])
+    places = places.set_column(places.schema.get_field_index("url"), "url", urls)
     frame = spark.createDataFrame(places).repartitionById(max(1, places.num_rows), "number")
     return frame.mapInArrow(list_part, spark_schema(INVENTORY_SCHEMA)).select(*INVENTORY_SCHEMA.names)
 
