@@ -1,0 +1,28 @@
+"""``millstream pipeline package``: what ``spark-submit`` ships to executors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millstream.cli.common import size_text
+from millstream.core.errors import InputError
+
+
+@click.command("package")
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.zip")
+def package_command(target: Path) -> None:
+    """Write this program's package to FILE.zip, for `spark-submit --py-files FILE.zip JOB.py`.
+
+    Executors then need its dependencies (pyarrow, msgspec, …), and not Millstream itself.
+    """
+    from millstream.pipeline.shipping import write_package
+
+    if target.suffix != ".zip":
+        raise InputError(f"{target}: Python imports from an archive whose name ends in .zip")
+    try:
+        count = write_package(target)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror or error}") from error
+    click.echo(f"{target}: {count:,} files, {size_text(target.stat().st_size)}")
