@@ -90,6 +90,16 @@ def test_integrity_finds_damage_keeps_reports_and_says_so_in_the_exit_code(
         assert row.outcome == "FAILURE"
 
 
+def test_integrity_reads_what_is_due_and_no_more_than_its_budget(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["pipeline", "integrity", "--data", str(data), "--json", "--space", "docs"]
+    assert run([*command, "--older-than", "30d", "--budget", "1MB"]) == 0
+    (first,) = lines(capfd)
+    assert (first["result"], first["checked"], first["kinds"].get("not due")) == ("SUCCESS", 1, None)
+    assert run([*command, "--older-than", "30d", "--budget", "1MB"]) == 0
+    assert lines(capfd) == []
+    assert run([*command, "--budget", "0"]) == 2
+
+
 def test_findings_are_lines_for_people(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     LocalStore(data / "stores" / "primary").path_of("docs", "readme").unlink()
     assert run(["pipeline", "integrity", "--data", str(data), "--space", "docs"]) == 1

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from millstream.cli.amounts import Duration, Size
 from millstream.cli.common import data_options, json_option, print_json, size_text
 from millstream.cli.pipeline_anchor import anchor_command
 from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
 from millstream.cli.pipeline_duplication import duplication_command
 from millstream.cli.pipeline_ingest import ingest_command
+from millstream.cli.pipeline_package import package_command
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.pipeline_statistics import statistics_command
 from millstream.cli.pipeline_verify import verify_command
@@ -24,6 +26,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
+    from millstream.pipeline.jobs.due import DueRule
     from millstream.pipeline.jobs.report import Judged, SpaceSweep
 
 name_option = click.option(
@@ -43,6 +46,7 @@ pipeline.add_command(batch_command)
 pipeline.add_command(anchor_command)
 pipeline.add_command(audit_command)
 pipeline.add_command(duplication_command)
+pipeline.add_command(package_command)
 pipeline.add_command(statistics_command)
 pipeline.add_command(verify_command)
 pipeline.add_command(warm_command)
@@ -71,14 +75,25 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
 @pipeline.command()
 @name_option
 @space_option
+@click.option("--older-than", type=Duration(), help="Only what was last found whole so long ago, such as 30d.")
+@click.option("--budget", type=Size(), help="Read no more than this, such as 500GB: what is most urgent.")
 @json_option
 @data_options
-def integrity(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
-    """Read every copy on every store and judge it; exit code 1 unless all was listed, checked and found whole."""
+def integrity(
+    settings: Settings, *, name: str | None, spaces: tuple[str, ...], older_than: int | None, budget: int | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Read every copy on every store and judge it; exit code 1 unless all was listed, checked and found whole.
+
+    With --older-than all is listed and compared, and what is due is read: what contradicts the manifest or failed its
+    last check, what was never found whole, and what is old enough, twice as soon where there is no other copy.
+    """
+    from millstream.pipeline.jobs.due import DueRule
     from millstream.pipeline.jobs.folder import remove_old_jobs
 
+    due = DueRule(older_than or 0, budget)
     with Node.open(settings) as node:
-        judged = _sweep(node, name or _run_name(node, "integrity", "sweep", spaces), spaces)
+        judged = _sweep(node, name, spaces, due)
         overtaken = node.check_overtaken(judged.findings())
         node.check_writer.write(judged.results())
         found = judged.spaces(overtaken)
@@ -108,23 +123,28 @@ def report(settings: Settings, *, store: str, space: str, as_json: bool) -> int:
     return 0 if latest.result == ReportResult.SUCCESS else 1
 
 
-def _sweep(node: Node, run: str, spaces: tuple[str, ...]) -> Judged:
+def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) -> Judged:
+    from millstream.pipeline.jobs.due import EVERYTHING
     from millstream.pipeline.jobs.integrity import run_integrity
     from millstream.pipeline.jobs.report import run_report
 
     jobs, stores = node.folder / "jobs", node.settings.store_urls
+    rule = {} if due == EVERYTHING else {"due": msgspec.to_builtins(due)}
+    run = name or _run_name(node, "integrity", "sweep", spaces, **rule)
     with node.spark() as spark, shown(spark, "integrity"):
-        sweep = run_integrity(spark, jobs, run, stores, node.manifest.rows(), spaces=spaces or None, clock=node.clock)
+        sweep = run_integrity(
+            spark, jobs, run, stores, node.manifest.rows(), spaces=spaces or None, due=due, clock=node.clock
+        )
         return run_report(spark, jobs, sweep, clock=node.clock)
 
 
-def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...]) -> str:
+def _run_name(node: Node, job: str, member: str, spaces: tuple[str, ...], **more: Any) -> str:
     """The run of *job* on the same stores and spaces that was cut short; else a new one, named for the time."""
     from millstream.pipeline.jobs.folder import unfinished
 
-    wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None}
+    wanted = {"stores": node.settings.store_urls, "spaces": sorted(spaces) or None, **more}
     for inputs in unfinished(node.folder / "jobs", job):
-        if all(inputs[name] == value for name, value in wanted.items()):
+        if inputs == {member: inputs[member], **wanted}:
             return str(inputs[member])
     return datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
 

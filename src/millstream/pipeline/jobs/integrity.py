@@ -1,11 +1,12 @@
 """The job ``integrity``: read every copy, and write down what was seen.
 
-inventory ⟗ manifest → plan → bins of equal bytes → one file of facts a bin. A bin is done when its file is there, so a
-run that was killed goes on with the bins that are left.
+inventory ⟗ manifest → plan of what is due → bins of equal bytes → one file of facts a bin. A bin is done when its file
+is there, so a run that was killed goes on with the bins that are left.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,9 +24,11 @@ from millstream.core.durable import replacing
 from millstream.mill.manifest import MANIFEST_SCHEMA
 from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.due import EVERYTHING, DueRule, Left, read_left, urgency, within_budget, write_left
 from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, SUMMARY_SCHEMA, fact_name, sweep_part
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted, run_inventory
+from millstream.pipeline.limits import task_urls
 from millstream.pipeline.schema import read_parquet, spark_schema
 
 BIN_BYTES = 64 << 20
@@ -34,27 +37,32 @@ BIN_BYTES = 64 << 20
 MOST_BINS = 10_000
 
 _KEY = ("store", "space", "content_id")
+_SIGNS = ("listed_size", "recorded_size", "listed_modified", "verified_at", "outcome")
+_CANDIDATE_SCHEMA = PLAN_SCHEMA.append(pa.field("urgency", pa.int64(), nullable=False))
 _BINNED = [*PLAN_SCHEMA.names, "bin"]
 
 
 class Sweep(msgspec.Struct, frozen=True):
     """A finished sweep: its record, the folder of its facts, and whether it had been done before.
 
-    ``unlisted`` are the listings that broke off: what was not recorded there has not been looked at.
+    ``unlisted`` are the listings that broke off: what was not recorded there has not been looked at. ``left`` says what
+    was not read because it was not due, or was over the budget.
     """
 
     record: JobRecord
     facts: Path
     reused: bool
     unlisted: tuple[Unlisted, ...] = ()
+    left: tuple[Left, ...] = ()
 
 
-class SweepInputs(msgspec.Struct, frozen=True):
-    """What a sweep is about: its name, the URL of each store, and the spaces (None: all)."""
+class SweepInputs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a sweep is about: its name, the URL of each store, the spaces (None: all), and what is due in them."""
 
     sweep: str
     stores: Mapping[str, str]
     spaces: tuple[str, ...] | None
+    due: DueRule = EVERYTHING
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -80,34 +88,38 @@ def run_integrity(
     manifest: pa.Table,
     *,
     spaces: Sequence[str] | None = None,
+    due: DueRule = EVERYTHING,
     bin_bytes: int = BIN_BYTES,
     clock: Clock | None = None,
 ) -> Sweep:
-    """Read every item that is listed in *stores* (id → URL) or recorded in *manifest*, into facts under *jobs*.
+    """Read what is due of what is listed in *stores* (id → URL) or recorded in *manifest*, into facts under *jobs*.
 
     *sweep* names the run: one of that name that was finished is not made again, one that was killed goes on, with the
     inventory and the manifest it began with. *manifest* is a table of :data:`millstream.mill.manifest.MANIFEST_SCHEMA`;
-    *spaces* limits both sides. Items that cannot be read, and stores that cannot be listed, are facts, not failures.
+    *spaces* limits both sides; all of it is compared, and what is *due* (as it stands when the run begins) is read.
+    Items that cannot be read, and stores that cannot be listed, are facts, not failures.
     Raises :class:`JobBusyError`, and :class:`PipelineError` where the figures do not add up.
     """
     clock = clock or SystemClock()
-    inputs = SweepInputs(sweep, dict(stores), None if spaces is None else tuple(sorted(spaces)))
+    inputs = SweepInputs(sweep, dict(stores), None if spaces is None else tuple(sorted(spaces)), _kept(due))
     folder = JobFolder(jobs, "integrity", msgspec.to_builtins(inputs))
     with folder.held():
         if record := folder.committed():
             unlisted = _inventory(spark, folder, inputs, clock).unlisted()
-            return Sweep(record, folder.data, reused=True, unlisted=unlisted)
+            return Sweep(record, folder.data, reused=True, unlisted=unlisted, left=read_left(_left(folder)))
         began = clock.monotonic()
         plan = _committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan.data, plan.record.counts["bins"])
         read = _sweep(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, inputs.stores, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         unlisted = _inventory(spark, folder, inputs, clock).unlisted()
-        return Sweep(folder.commit(record), folder.data, reused=False, unlisted=unlisted)
+        left = read_left(_left(folder))
+        return Sweep(folder.commit(record), folder.data, reused=False, unlisted=unlisted, left=left)
 
 
-def plan_items(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
-    """Everything that is listed or should be there, as rows of :data:`PLAN_SCHEMA`: the full outer join of both.
+def join_sides(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
+    """Everything that is listed or should be there: the full outer join of both, with the columns of
+    :data:`PLAN_SCHEMA` and those that say what is due.
 
     A tombstone of something that is not listed is as it should be, and no item.
     """
@@ -116,11 +128,15 @@ def plan_items(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
         .groupBy("space", "content_id", "sha256")
         .agg(F.countDistinct("store").alias("copies"))
     )
-    recorded = manifest.select(*_KEY, "sha256", "deleted", F.col("size").alias("recorded_size")).join(
+    known = ("sha256", "deleted", "verified_at", "outcome")
+    recorded = manifest.select(*_KEY, *known, F.col("size").alias("recorded_size")).join(
         copies, ["space", "content_id", "sha256"], "left"
     )
     listed = inventory.where("error is null").select(
-        *_KEY, F.col("size").alias("listed_size"), F.lit(True).alias("listed")
+        *_KEY,
+        F.col("size").alias("listed_size"),
+        F.col("modified").alias("listed_modified"),
+        F.lit(True).alias("listed"),
     )
     joined = listed.join(recorded, list(_KEY), "full_outer").where("listed or not deleted")
     deleted = F.coalesce("deleted", F.lit(False))
@@ -131,6 +147,7 @@ def plan_items(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
         (~deleted & (F.coalesce("copies", F.lit(0)) > 1)).alias("elsewhere"),
         F.coalesce("listed", F.lit(False)).alias("listed"),
         F.coalesce("listed_size", "recorded_size", F.lit(0)).alias("size"),
+        *_SIGNS,
     )
 
 
@@ -193,11 +210,11 @@ def _plan(
     recorded = folder.path / "manifest.parquet"
     with replacing(recorded) as file:
         pq.write_table(_narrow(manifest, inputs), file)
-    items = plan_items(
+    joined = join_sides(
         read_parquet(spark, inventory.data, INVENTORY_SCHEMA), read_parquet(spark, recorded, MANIFEST_SCHEMA)
     )
     planned.path.mkdir(exist_ok=True)
-    items.write.parquet(str(planned.data))
+    _write_due(joined, inputs.due, planned, clock.now())
     rows, size = measure(planned.data)
     least = 2 * spark.sparkContext.defaultParallelism
     counts = {
@@ -208,6 +225,31 @@ def _plan(
     seconds = round(clock.monotonic() - began, 3)
     record = JobRecord("plan", {}, counts["listed"] + counts["recorded"], rows, size, seconds, counts)
     return Plan(planned.commit(record), planned.data)
+
+
+def _write_due(joined: DataFrame, due: DueRule, planned: JobFolder, now: int) -> None:
+    """Write the items that are due at *now* as the plan, and what is left out beside it."""
+    if due == EVERYTHING:
+        joined.select(*PLAN_SCHEMA.names).write.parquet(str(planned.data))
+        return
+    candidates = planned.path / "candidates"
+    shutil.rmtree(candidates, ignore_errors=True)
+    joined.select(*PLAN_SCHEMA.names, urgency(due, now).alias("urgency")).write.parquet(str(candidates))
+    items = read_parquet(joined.sparkSession, candidates, _CANDIDATE_SCHEMA)
+    chosen = within_budget(items, due)
+    items.where(chosen).select(*PLAN_SCHEMA.names).write.parquet(str(planned.data))
+    write_left(planned.path / "left.parquet", items, chosen)
+    shutil.rmtree(candidates)
+
+
+def _kept(due: DueRule) -> DueRule:
+    """*due*, so that a rule without conditions leaves no trace in the inputs."""
+    return EVERYTHING if due == EVERYTHING else due
+
+
+def _left(folder: JobFolder) -> Path:
+    """Where a sweep says what it leaves out."""
+    return JobFolder(folder.path, "plan", {}).path / "left.parquet"
 
 
 def _narrow(manifest: pa.Table, inputs: SweepInputs) -> pa.Table:
@@ -223,12 +265,13 @@ def _sweep(plan: DataFrame, bins: Bins, stores: Mapping[str, str], facts: Path) 
     done = [number for number in range(bins.count) if (facts / fact_name(number)).exists()]
     if len(done) == bins.count:
         return 0
+    check = partial(sweep_part, stores=task_urls(plan.sparkSession, stores), facts=facts)
     left = assign_bins(plan, bins).where(~F.col("bin").isin(done)) if done else assign_bins(plan, bins)
     summaries = (
         left.select(*_BINNED)
         .repartitionById(bins.count, "bin")
         .sortWithinPartitions(*_KEY)
-        .mapInArrow(partial(sweep_part, stores=dict(stores), facts=facts), spark_schema(SUMMARY_SCHEMA))
+        .mapInArrow(check, spark_schema(SUMMARY_SCHEMA))
     )
     return sum(row["read"] for row in summaries.collect())
 

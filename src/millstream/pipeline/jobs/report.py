@@ -19,6 +19,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.mill.bitcheck import ManifestAction, Observation, Outcome, Verdict, decide, is_fresh
 from millstream.mill.manifest import CheckResult
 from millstream.mill.report import Report, SpaceTally, build_report
+from millstream.pipeline.jobs.due import Left
 from millstream.pipeline.jobs.fixity import FACT_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.integrity import Sweep
@@ -42,6 +43,10 @@ _ALIKE = ("verdict", "row", "kind")
 _IN_ORDER = (Verdict.SUCCESS.value, Verdict.IGNORE.value)
 
 
+NOT_DUE, POSTPONED = "not due", "over budget"
+"""Kinds of items that a sweep of what is due leaves out; no row of the decision table has spoken of them."""
+
+
 class SpaceSweep(msgspec.Struct, frozen=True):
     """What a sweep says of one space: its report (``bytes`` were hashed), and the seconds that this took one core."""
 
@@ -57,13 +62,15 @@ class SpaceSweep(msgspec.Struct, frozen=True):
 class Judged(msgspec.Struct, frozen=True):
     """A judged sweep: its record, the folder of its results, and whether it had been done before.
 
-    ``unlisted`` are the listings of the sweep that broke off: no report on such a space says SUCCESS.
+    ``unlisted`` are the listings of the sweep that broke off: no report on such a space says SUCCESS. Nor does one on a
+    space of which ``left`` says that items were over the budget.
     """
 
     record: JobRecord
     data: Path
     reused: bool
     unlisted: tuple[Unlisted, ...] = ()
+    left: tuple[Left, ...] = ()
 
     def results(self) -> Iterator[CheckResult]:
         """Every item, as :meth:`millstream.mill.manifest.Manifest.apply` takes them, a few thousand in memory."""
@@ -77,7 +84,7 @@ class Judged(msgspec.Struct, frozen=True):
             yield from map(_check_result, part.filter(pc.invert(fine)).to_pylist())
 
     def spaces(self, overtaken: Iterable[CheckResult] = ()) -> list[SpaceSweep]:
-        """A report for each (store, space), sorted, not yet chained to the one before.
+        """A report for each (store, space), sorted, not yet chained to the one before; none where nothing was due.
 
         The results *overtaken* stand in the place of those that the sweep has of the same items
         (:func:`millstream.mill.overtaken.check_overtaken`).
@@ -94,12 +101,12 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
     folder = JobFolder(jobs, "report", {"sweep": sweep.record.inputs})
     with folder.held():
         if record := folder.committed():
-            return Judged(record, folder.data, reused=True, unlisted=sweep.unlisted)
+            return Judged(record, folder.data, reused=True, unlisted=sweep.unlisted, left=sweep.left)
         folder.clean()
         began = clock.monotonic()
         judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).write.parquet(str(folder.data))
         record = _count(folder, sweep, round(clock.monotonic() - began, 3))
-        return Judged(folder.commit(record), folder.data, reused=False, unlisted=sweep.unlisted)
+        return Judged(folder.commit(record), folder.data, reused=False, unlisted=sweep.unlisted, left=sweep.left)
 
 
 def judge(facts: DataFrame) -> DataFrame:
@@ -166,6 +173,9 @@ def _space_sweeps(judged: Judged, overtaken: Mapping[tuple[str, str, str], Check
     for unlisted in judged.unlisted:
         for place in _concerned(unlisted, tallies):
             tallies.setdefault(place, _Tally()).fail(f"the listing broke off: {unlisted.error}")
+    for left in judged.left:
+        if left.postponed or (left.store, left.space) in tallies:
+            tallies.setdefault((left.store, left.space), _Tally()).leave(left)
     return [tally.close(*place) for place, tally in sorted(tallies.items())]
 
 
@@ -212,6 +222,14 @@ class _Tally:
 
     def fail(self, note: str) -> None:
         self._counts.fail(note)
+
+    def leave(self, left: Left) -> None:
+        """Count what was not read: what is not due is explained, what was over the budget is not."""
+        if left.not_due:
+            self._counts.count(Verdict.IGNORE, NOT_DUE, number=left.not_due)
+        if left.postponed:
+            self._counts.count(Verdict.ERROR, POSTPONED, number=left.postponed)
+            self.fail(f"{left.postponed:,} items of {left.bytes:,} bytes are due and over the budget of this sweep")
 
     def close(self, store: str, space: str) -> SpaceSweep:
         named = SpaceTally()
