@@ -24,7 +24,7 @@ if __name__ == "__main__":
     url, log = sys.argv[1:3]
     spark = SparkSession.builder.getOrCreate()
     register(spark)
-    rows = read_log(spark, url, log, partition_bytes=1).where("id > 100").groupBy("source").count().collect()
+    rows = read_log(spark, url, log, first_id=101, partition_bytes=1).groupBy("source").count().collect()
     places = spark.sparkContext.parallelize(range(8), 8).mapPartitions(place_of).collect()
     counts = {row["source"]: row["count"] for row in rows}
     print(json.dumps({"counts": counts, "places": sorted(set(places)), "now": SystemClock().now()}))
