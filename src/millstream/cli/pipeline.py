@@ -15,6 +15,7 @@ from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
 from millstream.cli.pipeline_duplication import duplication_command
 from millstream.cli.pipeline_ingest import ingest_command
+from millstream.cli.pipeline_operations import operations_command
 from millstream.cli.pipeline_package import package_command
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.pipeline_statistics import statistics_command
@@ -46,6 +47,7 @@ pipeline.add_command(batch_command)
 pipeline.add_command(anchor_command)
 pipeline.add_command(audit_command)
 pipeline.add_command(duplication_command)
+pipeline.add_command(operations_command)
 pipeline.add_command(package_command)
 pipeline.add_command(statistics_command)
 pipeline.add_command(verify_command)

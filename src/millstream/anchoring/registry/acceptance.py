@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from millstream.anchoring.registry.errors import CrowdedError
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.states import OperationStatus, Submission
-from millstream.anchoring.registry.versions import Versions
+from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import Operation, RequestError, parse_request
 from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
+from millstream.anchoring.sidetree.operations import revive
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
 
 COUNT_SECONDS = 1.0
 """How old the count of operations under way may be when back-pressure is judged."""
@@ -88,7 +91,19 @@ class Acceptance:
 
     def submit_nowait(self, requests: Sequence[bytes]) -> Future[Sequence[Outcome]]:
         """As :meth:`submit_many`; the requests are read and checked now, and the outcomes come with the commit."""
-        group = _Group([self._checked(data) for data in requests])
+        return self._enqueue([self._checked(data) for data in requests])
+
+    def submit_checked(self, submissions: Sequence[Submission]) -> Sequence[Outcome]:
+        """As :meth:`submit_many`, for what :func:`check_request` has passed elsewhere: under the version that holds now
+        it is not checked again."""
+        return self._enqueue([self._revived(submission) for submission in submissions]).result()
+
+    def close(self) -> None:
+        """Commit what waits; nothing may be submitted after this. Closing again does nothing."""
+        self._committer.shutdown()
+
+    def _enqueue(self, items: Sequence[_Checked | Outcome]) -> Future[Sequence[Outcome]]:
+        group = _Group(items)
         with self._lock:
             self._waiting.append(group)
             if not self._committing:
@@ -96,20 +111,23 @@ class Acceptance:
                 self._committer.submit(self._commit_waiting)
         return group.future
 
-    def close(self) -> None:
-        """Commit what waits; nothing may be submitted after this. Closing again does nothing."""
-        self._committer.shutdown()
+    def _version(self) -> Version:
+        return self._versions.at(self._store.database.clock.now())
 
     def _checked(self, data: bytes) -> _Checked | Outcome:
         """What *data* asks for, as far as the request itself can tell, or the refusal."""
-        version = self._versions.at(self._store.database.clock.now())
         try:
-            operation = parse_request(data, version.profile)
-            request = canonical(operation.request)
+            return _Checked(*_check(data, self._version()))
         except RequestError as error:
             return Outcome(code=error.code, error=str(error))
-        named = Submission(hash_bytes(request), operation.suffix, operation.type.value, request, version.name)
-        return _Checked(operation, named)
+
+    def _revived(self, submission: Submission) -> _Checked | Outcome:
+        """What *submission* asks for; where other rules hold by now than when it was checked, or the refusal."""
+        version = self._version()
+        if submission.version != version.name:
+            return self._checked(submission.request)
+        request = _decoder.decode(submission.request)
+        return _Checked(revive(request, submission.suffix, version.profile), submission)
 
     def _commit_waiting(self) -> None:
         while True:
@@ -128,7 +146,7 @@ class Acceptance:
         """Record all that is valid in *groups*, durably, and tell each what became of its requests."""
         self._refuse_crowd()
         checked = [item for group in groups for item in group.items if isinstance(item, _Checked)]
-        refusals = self._known.refusals([item.operation for item in checked]) if self._known else [None] * len(checked)
+        refusals = self._refusals(checked)
         fit = [item.submission for item, refusal in zip(checked, refusals, strict=True) if refusal is None]
         statuses = iter(self._store.accept(fit)) if fit else iter(())
         outcomes = iter(
@@ -144,12 +162,38 @@ class Acceptance:
         for group in groups:
             group.future.set_result([next(outcomes) if isinstance(i, _Checked) else i for i in group.items])
 
+    def _refusals(self, checked: Sequence[_Checked]) -> Sequence[str | None]:
+        """Why each of *checked* cannot be valid now. What was taken once is never refused when it is sent again."""
+        if self._known is None:
+            return [None] * len(checked)
+        refusals = self._known.refusals([item.operation for item in checked])
+        refused = [item.submission.id for item, refusal in zip(checked, refusals, strict=True) if refusal is not None]
+        taken = self._store.statuses(refused) if refused else {}
+        return [
+            None if item.submission.id in taken else refusal for item, refusal in zip(checked, refusals, strict=True)
+        ]
+
     def _refuse_crowd(self) -> None:
         now = self._store.database.clock.monotonic()
         if self._counted is None or now - self._counted[0] >= COUNT_SECONDS:
             self._counted = (now, self._store.open_count())
         if self._counted[1] >= self._limit:
             raise CrowdedError(self._counted[1], self._limit, self._retry_after)
+
+
+def check_request(data: bytes, version: Version) -> Submission:
+    """What the request *data* (JSON) asks for under *version*, as far as it keeps the rules by itself.
+
+    A pure function, for who checks many requests side by side and hands them in by
+    :meth:`Acceptance.submit_checked`. Raises :class:`~millstream.anchoring.sidetree.RequestError`.
+    """
+    return _check(data, version)[1]
+
+
+def _check(data: bytes, version: Version) -> tuple[Operation, Submission]:
+    operation = parse_request(data, version.profile)
+    request = canonical(operation.request)
+    return operation, Submission(hash_bytes(request), operation.suffix, operation.type.value, request, version.name)
 
 
 class _Checked(msgspec.Struct, frozen=True):

@@ -55,6 +55,18 @@ class OperationStore:
         """Where the operation of this id stands; None where it was never accepted, or its record has expired."""
         return self.database.read(lambda c, _now: _statuses(c, _ops.c.id, [operation]).get(operation))
 
+    def statuses(self, operations: Sequence[str]) -> Mapping[str, OperationStatus]:
+        """Where those of *operations* (ids) stand that are recorded."""
+        chunks = [operations[start : start + _CHUNK] for start in range(0, len(operations), _CHUNK)]
+
+        def transaction(connection: sa.Connection, _now: int) -> Mapping[str, OperationStatus]:
+            found = dict[str, OperationStatus]()
+            for chunk in chunks:
+                found |= _statuses(connection, _ops.c.id, chunk)
+            return found
+
+        return self.database.read(transaction)
+
     def statuses_of(self, suffix: str) -> Sequence[OperationStatus]:
         """All operations on *suffix* that are recorded, in the order of acceptance."""
         query = sa.select(*_STATUS).where(_ops.c.suffix == suffix).order_by(_ops.c.seq)

@@ -1,0 +1,52 @@
+"""``millstream pipeline operations``: from a log of operations on identifiers to Sidetree batches under the ledger."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from millstream.cli.anchor_operations import cut_operations
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.stopping import stop_on_signals
+from millstream.node import Node
+from millstream.settings import Settings
+
+
+@click.command("operations")
+@click.argument("log")
+@click.option("--available-now", is_flag=True, help="Take what is there now and end.")
+@click.option(
+    "--per-trigger", type=click.IntRange(min=1), default=20_000, show_default=True, help="Most operations at a time."
+)
+@json_option
+@data_options
+def operations_command(settings: Settings, *, log: str, available_now: bool, per_trigger: int, as_json: bool) -> None:
+    """Take the operations on identifiers in LOG, one JSON object a message, and anchor them in batches; each once.
+
+    Spark's tasks check them; the registry of the node takes, cuts and anchors them. What became of each message stands
+    in the log LOG.outcomes. It goes on with what comes, until SIGTERM or Ctrl-C, and then anchors what is left.
+    """
+    from millstream.pipeline.jobs.operations import OperationsPlan, run_operations
+
+    stop = stop_on_signals()
+    with Node.open(settings, create=True) as node:
+        registry = node.registry
+        folder = node.folder / "operations"
+        folder.mkdir(exist_ok=True)
+        plan = OperationsPlan(settings.log_url, log, folder / f"{log}.checkpoint", per_trigger)
+        with node.spark() as spark, registry:
+            registry.start()
+            done = run_operations(
+                spark, plan, registry.acceptance, registry.versions,
+                available_now=available_now, stopped=stop, clock=node.clock,
+            )  # fmt: skip
+            cut_operations(registry, force=True)
+        head = node.registry_ledger.head()
+    figures = {"job": "operations", "log": log, **msgspec.structs.asdict(done), "anchors": head.number if head else 0}
+    if as_json:
+        print_json(figures)
+        return
+    click.echo(
+        f"{log}: {done.taken:,} operations taken, {done.refused:,} refused (see {plan.outcomes}), "
+        f"{figures['anchors']:,} anchors in the ledger, {done.seconds:.1f} s"
+    )

@@ -1,0 +1,208 @@
+"""The job ``operations``: operations on identifiers out of a log, checked side by side, taken by a registry once each.
+
+Checking an operation (its form, its hashes, its signature) needs nothing but itself, and is the work of the tasks. The
+driver hands what passed to the registry in the order of the log; the registry's own writer cuts and anchors it. What
+became of each message goes to the log ``LOG.outcomes``, one commit a trigger, which also says how far the job is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from millstream.anchoring.registry import Acceptance, CrowdedError, Outcome, Version, Versions
+from millstream.anchoring.registry.acceptance import check_request
+from millstream.anchoring.registry.states import Submission
+from millstream.anchoring.sidetree import RequestError
+from millstream.core.canonical import canonical_json
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.message import Message
+from millstream.log import LogSpec, Writer
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.failures import explained
+from millstream.pipeline.jobs.folder import JobRecord, log_record
+from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.source import check_reachable, follow_log
+from millstream.stores.tiers import open_store
+
+CHECKED_SCHEMA = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        *(pa.field(name, pa.string()) for name in ("id", "suffix", "type")),
+        pa.field("request", pa.binary()),
+        *(pa.field(name, pa.string()) for name in ("version", "code", "error")),
+    ]
+)
+"""One row a message of the log, by its id (``number``): the fields of a submission, or the refusal's code and text."""
+
+PRODUCER = "operations"
+"""Whose sequences in the log of outcomes are the ids of the operations' log."""
+
+GROUP = 5_000
+"""The most operations that the registry takes in one transaction."""
+
+_PAUSE = 0.05  # seconds between two looks at the query
+_FIELDS = Submission.__struct_fields__
+
+
+class OperationsPlan(msgspec.Struct, frozen=True):
+    """What the job does: take the operations in *log* of the store at *store_url*, a JSON object a message.
+
+    *checkpoint* is Spark's folder; a trigger takes at most *per_trigger* messages.
+    """
+
+    store_url: str
+    log: str
+    checkpoint: Path
+    per_trigger: int = 20_000
+
+    @property
+    def outcomes(self) -> str:
+        """The log of what became of the operations, in the same store."""
+        return f"{self.log}.outcomes"
+
+
+class OperationsRun(msgspec.Struct, frozen=True):
+    """What a run did: the last id it took, and how many operations were taken and refused."""
+
+    position: int
+    taken: int
+    refused: int
+    seconds: float
+
+
+def run_operations(
+    spark: SparkSession,
+    plan: OperationsPlan,
+    acceptance: Acceptance,
+    versions: Versions,
+    *,
+    available_now: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+) -> OperationsRun:
+    """Hand the operations of *plan* to *acceptance* from where it was left, until *stopped* says so.
+
+    With *available_now* it ends once it has taken what was there when it began. A driver may die anywhere: an operation
+    is known by its hash, and an outcome by its message, so that both are there once. Raises
+    :class:`PipelineInputError` where the outcomes speak of more than the log holds,
+    :class:`~millstream.log.WriterBusyError` where another process is at it, and what Spark raises as
+    :class:`PipelineError`.
+    """
+    clock = clock or SystemClock()
+    check_reachable(spark, plan.store_url)
+    with open_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
+        source = store.log(LogSpec(plan.log), create=False)
+        writer = held.enter_context(store.log(LogSpec(plan.outcomes)).writer(PRODUCER))
+        if writer.sequence > source.last_id:
+            raise PipelineInputError(
+                f"{plan.outcomes!r} speaks of {plan.log!r} up to message {writer.sequence}, but that log ends at "
+                f"{source.last_id}: it is not the same any more"
+            )
+        began = clock.monotonic()
+        sink = OperationSink(acceptance, writer, clock)
+        with explained("operations"):
+            first_id = max(writer.sequence + 1, source.first_id)
+            query = _start(spark, plan, versions, sink, first_id=first_id, drain=available_now)
+            _await(query, stopped, clock)
+        done = OperationsRun(writer.sequence, sink.taken, sink.refused, round(clock.monotonic() - began, 3))
+    counts = {"taken": done.taken, "refused": done.refused, "position": done.position}
+    rows = done.taken + done.refused
+    log_record(JobRecord("operations", {"log": plan.log}, rows, rows, sink.bytes, done.seconds, counts))
+    return done
+
+
+def check_part(parts: Iterable[pa.RecordBatch], versions: Versions) -> Iterator[pa.RecordBatch]:
+    """The messages in *parts* (``id`` and ``body``) as rows of :data:`CHECKED_SCHEMA`, under the version of the day."""
+    clock = SystemClock()
+    for part in parts:
+        version = versions.at(clock.now())
+        numbered = zip(part.column("id").to_pylist(), part.column("body").to_pylist(), strict=True)
+        rows = [{"number": number, **_checked(body, version)} for number, body in numbered]
+        yield pa.RecordBatch.from_pylist(rows, CHECKED_SCHEMA)
+
+
+def _checked(body: bytes, version: Version) -> dict[str, Any]:
+    try:
+        return msgspec.structs.asdict(check_request(body, version))
+    except RequestError as error:
+        return {"code": error.code, "error": str(error)}
+
+
+class OperationSink:
+    """Hands what tasks have checked to *acceptance*, and writes down what became of it by *writer*."""
+
+    def __init__(self, acceptance: Acceptance, writer: Writer, clock: Clock) -> None:
+        self._acceptance, self._writer, self._clock = acceptance, writer, clock
+        self.taken = self.refused = self.bytes = 0
+
+    def __call__(self, frame: Any, _number: int) -> None:
+        """Take one micro-batch of Spark; what was written down before is passed over."""
+        found = frame.toArrow().sort_by("number")
+        rows = found.filter(pc.greater(found["number"], self._writer.sequence)).to_pylist()
+        if not rows:
+            return
+        messages: list[Message] = []
+        for start in range(0, len(rows), GROUP):
+            messages += self._take(rows[start : start + GROUP])
+        self._writer.append(messages, sequence=rows[-1]["number"])
+
+    def _take(self, rows: Sequence[dict[str, Any]]) -> Iterator[Message]:
+        """The outcomes of *rows*, as messages."""
+        passed = [Submission(**{name: row[name] for name in _FIELDS}) for row in rows if row["code"] is None]
+        outcomes = iter(self._submit(passed))
+        for row in rows:
+            outcome = next(outcomes) if row["code"] is None else Outcome(code=row["code"], error=row["error"])
+            self.taken += outcome.status is not None
+            self.refused += outcome.status is None
+            self.bytes += len(row["request"] or b"")
+            yield outcome_message(row["number"], outcome)
+
+    def _submit(self, submissions: Sequence[Submission]) -> Sequence[Outcome]:
+        while submissions:
+            try:
+                return self._acceptance.submit_checked(submissions)
+            except CrowdedError as error:  # what is under way comes to an end, and then there is room
+                self._clock.sleep(error.retry_after)
+        return []
+
+
+def outcome_message(number: int, outcome: Outcome) -> Message:
+    """What became of message *number*, as a message: its key is the operation's id, its source the DID's suffix."""
+    status = outcome.status
+    if status is None:
+        body = {"code": outcome.code, "error": outcome.error, "message": number}
+        return Message(canonical_json(body), source="refused")
+    return Message(canonical_json({"message": number, "operation": status.id}), status.id, status.suffix)
+
+
+def _start(
+    spark: SparkSession, plan: OperationsPlan, versions: Versions, sink: OperationSink, *, first_id: int, drain: bool
+) -> StreamingQuery:
+    rows = follow_log(
+        spark, plan.store_url, plan.log, first_id=first_id, columns=["id", "body"], per_trigger=plan.per_trigger
+    )
+    checked = rows.mapInArrow(partial(check_part, versions=versions), spark_schema(CHECKED_SCHEMA))
+    writing = checked.writeStream.foreachBatch(sink).option("checkpointLocation", str(plan.checkpoint))
+    return (writing.trigger(availableNow=True) if drain else writing.trigger(processingTime="1 second")).start()
+
+
+def _await(query: StreamingQuery, stopped: Callable[[], bool], clock: Clock) -> None:
+    """Wait until *query* ends or *stopped* says so, and stop it. Raises what it failed with."""
+    try:
+        while query.isActive and not stopped():
+            clock.sleep(_PAUSE)
+    finally:
+        query.stop()
+    failure = query.exception()
+    if failure is not None:
+        raise failure
