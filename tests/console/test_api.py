@@ -135,6 +135,30 @@ def test_dead_tasks_are_redriven_and_discarded_with_a_trail(copied: Callable[[],
         ]  # fmt: skip
 
 
+def test_a_dead_task_is_amended_over_what_was_seen_and_redriven_at_a_rate(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as served:
+        queue = f"{API}/queues/duplication-high"
+        task = served.ask("GET", f"{queue}/dead/5")[1]
+        body = task["body"].replace('"gone"', '"second"')
+        wanted = {"body": body, "seen": task["sha256"], "reason": "the store has another name now"}
+        path = f"{queue}/dead/5/amend"
+        assert served.ask("POST", path, {**wanted, "reason": ""})[0] == 400
+        status, refused, _ = served.ask("POST", path, {**wanted, "body": '{"type": "nonsense"}'})
+        assert status == 400 and "nonsense" in refused["message"]
+        amended = served.ask("POST", path, wanted)[1]
+        assert (amended["body"], amended["cause"]) == (body, task["cause"])
+        assert served.ask("POST", path, wanted)[0] == 409  # somebody was faster
+        assert served.ask("GET", f"{queue}/dead/99999")[0] == 404
+        assert served.ask("POST", f"{queue}/redrive", {"everything": True, "per_second": 0.01})[1]["tasks"] == 30
+        figures = served.ask("GET", queue)[1]["figures"]
+        assert (figures["ready"], figures["delayed"], figures["dead"]) == (1, 29, 0)
+        events = served.ask("GET", f"{API}/system/trail")[1]["items"]
+        assert [(e["action"], e["reason"]) for e in events] == [
+            ("redrive", ""), ("amend", "the store has another name now"),
+        ]  # fmt: skip
+        assert '"gone"' in events[1]["facts"]["before"] and '"second"' in events[1]["facts"]["after"]
+
+
 def test_a_policy_is_saved_only_over_the_version_that_was_seen(copied: Callable[[], Path]) -> None:
     with serving(copied()) as served:
         path = f"{API}/policies/local"

@@ -148,6 +148,29 @@ def test_dead_letters_are_redriven_and_discarded_with_a_reason(changing: Served,
     assert watched.complaints == []
 
 
+def test_a_dead_letter_is_looked_at_amended_and_tried_again_with_others_at_a_rate(
+    changing: Served, watched: Watched
+) -> None:
+    page = watched.page(f"{changing.url}/queues/duplication-high")
+    page.get_by_role("link", name="1", exact=True).click()
+    expect(page.locator("main")).to_contain_text("did not answer")
+    page.get_by_label("Body").fill(page.get_by_label("Body").input_value().replace("gone", "second"))
+    page.get_by_role("button", name="Look at the change").click()
+    expect(page.locator(".diff .plus").last).to_contain_text("second")
+    page.get_by_label("Reason").fill("the store has another name now")
+    page.get_by_role("button", name="Save it").click()
+    expect(page.get_by_role("status")).to_contain_text("another one now")
+    page.goto(f"{changing.url}/queues/duplication-high")
+    page.locator("table").first.get_by_role("button", name="Redrive").first.click()
+    page.get_by_label("At most so many a second").fill("0.01")
+    page.locator(".confirm").get_by_role("button").click()
+    expect(page.get_by_role("status")).to_contain_text("20 tasks are ready again, 0.01 a second")
+    expect(page.locator(".facts").first).to_contain_text("delayed19")
+    page.goto(f"{changing.url}/system")
+    expect(page.locator("main")).to_contain_text("the store has another name now")
+    assert watched.complaints == []
+
+
 def test_a_fault_is_repaired_and_a_held_plan_approved(changing: Served, watched: Watched) -> None:
     page = watched.page(f"{changing.url}/integrity/findings")
     page.get_by_role("button", name="Repair…").click()

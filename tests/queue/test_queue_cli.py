@@ -54,6 +54,27 @@ def test_redriven_tasks_are_ready_again(queue: LogWorkQueue, tmp_path: Path, cap
     assert json.loads(capfd.readouterr().out) == {"queue": "bits", "redriven": 1}
 
 
+def test_a_dead_task_is_amended_redriven_at_a_rate_and_others_discarded(
+    queue: LogWorkQueue, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for lease in queue.lease(2, visibility=30):
+        queue.dead_letter(lease, cause="drill")
+    first, second, third = (task.task_id for task in queue.dead())
+    queue.close()
+    (tmp_path / "better").write_bytes(b"alive")
+    data = ["--data", str(tmp_path)]
+    assert run(["queue", "amend", "bits", str(first), str(tmp_path / "better"), *data]) == 0
+    assert run(["queue", "amend", "bits", "999", str(tmp_path / "better"), *data]) == 3
+    assert run(["queue", "discard", "bits", str(third), "--json", *data]) == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"queue": "bits", "discarded": 1}
+    assert run(["queue", "redrive", "bits", "--per-second", "0", *data]) == 2
+    assert run(["queue", "redrive", "bits", "--per-second", "0.01", *data]) == 0
+    with open_store(f"sqlite:///{tmp_path}/log.db") as store, LogWorkQueue(store.log(LogSpec("queue.bits"))) as opened:
+        depth = opened.depth()
+        assert (depth.ready, depth.delayed, depth.dead) == (1, 1, 0) and second > first
+        assert [lease.body for lease in opened.lease(9, visibility=30)] == [b"alive"]
+
+
 def test_a_queue_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path}/log.db").close()
     for command in ("depth", "dead", "redrive"):

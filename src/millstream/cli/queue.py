@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import BinaryIO
 
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.core.clock import MICROSECONDS, SystemClock
+from millstream.core.errors import NotFoundError
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, recover
@@ -67,16 +69,57 @@ def dead(settings: Settings, name: str, limit: int, after: int, as_json: bool) -
 @queue.command()
 @click.argument("name")
 @click.argument("task_ids", nargs=-1, type=int)
+@click.option("--per-second", type=float, metavar="RATE", help="At most so many a second; else all at once.")
 @json_option
 @store_options
-def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: bool) -> None:
-    """Make dead tasks of the queue NAME ready again: those named by TASK_IDS, or all of them."""
+def redrive(settings: Settings, name: str, task_ids: tuple[int, ...], per_second: float | None, as_json: bool) -> None:
+    """Make dead tasks of the queue NAME ready again: those named by TASK_IDS, or all of them.
+
+    With --per-second they become ready one after the other; those that wait are delayed, and nothing has to run for it.
+    """
     with _open(settings, name) as opened:
-        count = opened.redrive(task_ids or None)
+        count = opened.redrive(task_ids or None, per_second=per_second)
     if as_json:
         print_json({"queue": name, "redriven": count})
     else:
         click.echo(f"{count} tasks of {name} are ready again")
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("task_ids", nargs=-1, type=int, required=True)
+@json_option
+@store_options
+def discard(settings: Settings, name: str, task_ids: tuple[int, ...], as_json: bool) -> None:
+    """Give up the dead tasks TASK_IDS of the queue NAME for good."""
+    with _open(settings, name) as opened:
+        count = opened.discard(task_ids)
+    if as_json:
+        print_json({"queue": name, "discarded": count})
+    else:
+        click.echo(f"{count} tasks of {name} were discarded")
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("task_id", type=click.IntRange(1))
+@click.argument("file", type=click.File("rb"))
+@json_option
+@store_options
+def amend(settings: Settings, name: str, task_id: int, file: BinaryIO, as_json: bool) -> None:
+    """Give the dead task TASK_ID of the queue NAME the bytes of FILE (- for what is piped in) as its body.
+
+    It stays dead until it is redriven.
+    """
+    body = file.read()
+    with _open(settings, name) as opened:
+        found = [task for task in opened.dead(limit=1, after=task_id - 1) if task.task_id == task_id]
+        if not found or not opened.amend(task_id, body, seen=found[0].body):
+            raise NotFoundError(f"the queue {name} has no dead task {task_id}; see `millstream queue dead {name}`")
+    if as_json:
+        print_json({"queue": name, "task_id": task_id, "bytes": len(body)})
+    else:
+        click.echo(f"task {task_id} of {name} has another body of {len(body):,} bytes")
 
 
 @contextlib.contextmanager

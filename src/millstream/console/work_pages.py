@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,8 @@ def routes(pages: Pages) -> list[BaseRoute]:
         Route("/queues/{queue}", pages.show("queue.html", show_queue)),
         Route("/queues/{queue}/redrive", pages.act(redrive), methods=["POST"]),
         Route("/queues/{queue}/discard", pages.act(discard), methods=["POST"]),
-        Route("/queues/{queue}/{task:int}", pages.show("task.html", show_task)),
+        Route("/queues/{queue}/{task_id:int}/amend", pages.act(amend), methods=["POST"]),
+        Route("/queues/{queue}/{task_id:int}", pages.show("task.html", show_task)),
         Route("/workers", pages.show("workers.html", show_workers)),
         Route("/system", pages.show("system.html", show_system)),
     ]
@@ -43,12 +45,34 @@ def show_queue(call: Call) -> Mapping[str, Any]:
 
 def show_task(call: Call) -> Mapping[str, Any]:
     """One dead task."""
-    name, number = call.path["queue"], call.path["task"]
-    found = queues.dead(call.desk, call.ask(queues.DeadQuery, after=max(0, number - 1), limit=1))
-    if not found.items or found.items[0].task_id != number:
-        raise queues.NoTaskError(f"the queue {name} has no dead task {number}; it was redriven or discarded")
-    row = found.items[0]
-    return {"queue": name, "row": row, "parsed": parsed(row.body)}
+    row = queues.dead_task(call.desk, call.ask(queues.TaskQuery))
+    return {"queue": call.path["queue"], "row": row, "parsed": parsed(row.body)}
+
+
+def amend(call: Call) -> Mapping[str, Any] | Response:
+    """Give a dead task another body."""
+    name, number = call.path["queue"], call.path["task_id"]
+    back = f"/queues/{quote(name)}/{number}"
+    body, seen = call.field("body").replace("\r\n", "\n"), call.field("seen")
+    if call.field("confirmed") == "yes":
+        made = body_of(queues.Amendment, body=body, seen=seen, reason=call.field("reason").strip())
+        queues.amend(call.desk, call.ask(queues.TaskQuery, made))
+        return done(back, "The task is another one now; redrive it, and it is tried again.")
+    row = queues.dead_task(call.desk, call.ask(queues.TaskQuery))
+    if row.body == body:
+        return done(back, "Nothing was changed.")
+    before, after = (row.body or "").split("\n"), body.split("\n")
+    return {
+        "what": "Save it",
+        "effect": f"Task {number} of the queue {name} gets another body. It stays dead until it is redriven.",
+        "details": [],
+        "diff": list(difflib.unified_diff(before, after, "as it is", "as it will be", lineterm="")),
+        "action": f"{back}/amend",
+        "hidden": [("body", body), ("seen", seen)],
+        "reason_needed": True,
+        "danger": True,
+        "back": back,
+    }
 
 
 def redrive(call: Call) -> Mapping[str, Any] | Response:
@@ -57,8 +81,10 @@ def redrive(call: Call) -> Mapping[str, Any] | Response:
     if call.field("confirmed") != "yes":
         effect = f"{words} of the queue {name}: tried again, as if new."
         return _confirm(call, "Redrive", effect, danger=False)
-    settled = queues.redrive(call.desk, call.ask(queues.QueueQuery, body_of(queues.Redrive, **chosen)))
-    return done(f"/queues/{quote(name)}", f"{settled.tasks:,} tasks are ready again.")
+    rate = call.field("per_second").strip() or None
+    settled = queues.redrive(call.desk, call.ask(queues.QueueQuery, body_of(queues.Redrive, per_second=rate, **chosen)))
+    said = f"{settled.tasks:,} task{' is' if settled.tasks == 1 else 's are'} ready again"
+    return done(f"/queues/{quote(name)}", f"{said}, {rate} a second." if rate else f"{said}.")
 
 
 def discard(call: Call) -> Mapping[str, Any] | Response:
@@ -119,6 +145,7 @@ def _confirm(call: Call, verb: str, effect: str, *, danger: bool) -> Mapping[str
         "action": f"/queues/{name}/{verb.lower()}",
         "hidden": [*hidden, *(("task", one) for one in ids)],
         "reason_needed": danger,
+        "rate_asked": not danger and len(ids) != 1,
         "danger": danger,
         "back": f"/queues/{name}",
     }

@@ -65,8 +65,11 @@ class AuditQueue:
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
         return self._queue.dead(limit=limit, after=after)
 
-    def redrive(self, task_ids: Sequence[int] | None = None) -> int:
-        return self._queue.redrive(task_ids)
+    def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
+        return self._queue.redrive(task_ids, per_second=per_second)
+
+    def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
+        return self._queue.amend(task_id, body, seen=seen)
 
     def discard(self, task_ids: Sequence[int]) -> int:
         return self._queue.discard(task_ids)

@@ -52,7 +52,15 @@ class Died(TaskEvent, frozen=True, tag="dead-letter"):
 
 
 class Redriven(TaskEvent, frozen=True, tag="redrive"):
-    """They were dead and are ready again, as if they were new."""
+    """They were dead and are ready again, at ``ready_at`` (microseconds; 0: at once), as if they were new."""
+
+    ready_at: int = 0
+
+
+class Amended(TaskEvent, frozen=True, tag="amend"):
+    """They are dead, and have another body."""
+
+    body: bytes
 
 
 class KeptTask(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,7 +83,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag_field="did", tag="snapshot"):
     tasks: list[KeptTask]
 
 
-Event = Leased | Extended | Acked | Nacked | Died | Redriven | Snapshot
+Event = Leased | Extended | Acked | Nacked | Died | Redriven | Amended | Snapshot
 
 PUT = "put"
 _READY_AT = "ready_at"

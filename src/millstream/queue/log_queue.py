@@ -10,8 +10,19 @@ from typing import Self
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import Log, LogError
-from millstream.queue.events import Acked, Died, Event, Extended, Leased, Nacked, Redriven, event_message, put_message
-from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError
+from millstream.queue.events import (
+    Acked,
+    Amended,
+    Died,
+    Event,
+    Extended,
+    Leased,
+    Nacked,
+    Redriven,
+    event_message,
+    put_message,
+)
+from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError, redrive_times
 from millstream.queue.snapshot import POINTER, recover, snapshot_messages
 
 SNAPSHOT_AFTER = 5_000
@@ -116,15 +127,28 @@ class LogWorkQueue:
         with self._lock:
             return [task for task in self._state.dead() if task.task_id > after][:limit]
 
-    def redrive(self, task_ids: Sequence[int] | None = None) -> int:
+    def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         with self._lock:
+            now = self._clock.now()
             wanted = None if task_ids is None else set(task_ids)
             ids = [task.task_id for task in self._state.dead() if wanted is None or task.task_id in wanted]
             if not ids:
                 return 0
-            number = self._apply(Redriven(ids))
+            slots = list(redrive_times(ids, per_second, now))
+            events = [Redriven(list(some), at if at > now else 0) for at, some in slots]
+            number = self._record([event_message(event) for event in events])
+            for event in events:
+                self._state.apply(event, number)
         self._confirm(number)
         return len(ids)
+
+    def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
+        with self._lock:
+            if self._state.dead_body(task_id) != seen:
+                return False
+            number = self._apply(Amended([task_id], body))
+        self._confirm(number)
+        return True
 
     def discard(self, task_ids: Sequence[int]) -> int:
         with self._lock:

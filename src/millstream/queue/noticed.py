@@ -84,7 +84,7 @@ class NoticedWorkQueue:
         if not tasks:
             return []
         ids = self._rows.put(tasks, wait)
-        self._send(ids, delay)
+        self._send(ids, dict.fromkeys(ids, delay) if delay else {})
         return ids
 
     def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
@@ -114,7 +114,7 @@ class NoticedWorkQueue:
         self._check_open()
         wait = _duration(delay, "delay", zero=True)
         _kept(self._rows.give_back(lease, wait) or None, lease)
-        self._send([lease.task_id], delay)
+        self._send([lease.task_id], {lease.task_id: delay} if delay else {})
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:
         self._check_open()
@@ -132,11 +132,15 @@ class NoticedWorkQueue:
         self._check_open()
         return self._rows.dead(limit, after)
 
-    def redrive(self, task_ids: Sequence[int] | None = None) -> int:
+    def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
         self._check_open()
-        revived = self._rows.revive(task_ids)
-        self._send(revived, 0.0)
+        revived = self._rows.revive(task_ids, per_second)
+        self._send(list(revived), {task_id: wait / MICROSECONDS for task_id, wait in revived.items() if wait})
         return len(revived)
+
+    def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
+        self._check_open()
+        return self._rows.amend(task_id, body, seen)
 
     def discard(self, task_ids: Sequence[int]) -> int:
         self._check_open()
@@ -185,8 +189,8 @@ class NoticedWorkQueue:
         if done:
             self._notices.settle(done)
 
-    def _send(self, ids: Sequence[int], delay: float) -> None:
-        confirmed = self._notices.send(ids, dict.fromkeys(ids, delay) if delay else None)
+    def _send(self, ids: Sequence[int], delays: Mapping[int, float]) -> None:
+        confirmed = self._notices.send(ids, delays or None)
         if confirmed:
             self._rows.noticed(confirmed)
 

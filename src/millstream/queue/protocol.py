@@ -5,11 +5,12 @@ Every implementation passes :class:`millstream.testing.queues.WorkQueueConforman
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
 
+from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError, MillstreamError
 
 
@@ -70,6 +71,25 @@ class DeadTask(msgspec.Struct, frozen=True):
     died_at: int
 
 
+SLOT_SECONDS = 0.1
+"""Tasks that are redriven at a rate become ready in slots that are at least so long."""
+
+
+def redrive_times(ids: Sequence[int], per_second: float | None, now: int) -> Iterator[tuple[int, Sequence[int]]]:
+    """When (microseconds) which of *ids* become ready that are redriven at *now* at a rate.
+
+    Raises :class:`QueueInputError` where the rate is not above 0.
+    """
+    if per_second is None:
+        yield now, ids
+        return
+    if not 0 < per_second < float("inf"):
+        raise QueueInputError(f"a rate is above 0 tasks a second, not {per_second}")
+    share = max(1, int(per_second * SLOT_SECONDS))
+    for start in range(0, len(ids), share):
+        yield now + round(start / per_second * MICROSECONDS), ids[start : start + share]
+
+
 class WorkQueue(Protocol):
     """A queue of tasks (bytes), delivered at least once, about in the order they were put. Thread-safe.
 
@@ -116,8 +136,16 @@ class WorkQueue(Protocol):
         """Up to *limit* dead tasks with ids above *after*, by id."""
         ...
 
-    def redrive(self, task_ids: Sequence[int] | None = None) -> int:
-        """Make dead tasks ready again, with no attempts counted: those named, or all. Returns how many."""
+    def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
+        """Make dead tasks ready again, with no attempts counted: those named, or all. Returns how many.
+
+        With *per_second* they become ready one after the other, by id, at most so many a second, also where nobody has
+        the queue open meanwhile.
+        """
+        ...
+
+    def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
+        """Give a dead task another *body*. False, and nothing is changed, where it is not dead or not *seen* now."""
         ...
 
     def discard(self, task_ids: Sequence[int]) -> int:

@@ -10,6 +10,7 @@ from itertools import islice
 
 from millstream.queue.events import (
     Acked,
+    Amended,
     DamagedQueueError,
     Died,
     Event,
@@ -92,6 +93,11 @@ class QueueState:
         """The ids of the tasks that are leased."""
         return [task.id for task in self._tasks.values() if task.state == LEASED]
 
+    def dead_body(self, task_id: int) -> bytes | None:
+        """The body of a dead task; None where it is not dead."""
+        task = self._dead.get(task_id)
+        return task.body if task is not None else None
+
     def dead(self) -> list[DeadTask]:
         """The dead tasks, by id."""
         dead = sorted(self._dead.values(), key=lambda task: task.id)
@@ -132,9 +138,12 @@ class QueueState:
             case Died(_, at, cause):
                 task.cause = cause
                 self._move(task, DEAD, at)
-            case Redriven():
+            case Redriven(_, ready_at):
                 task.attempts, task.cause = 0, ""
-                self._move(task, READY)
+                self._move(task, DELAYED if ready_at else READY, ready_at)
+            case Amended(_, body):
+                task.body = body
+                self.deaths += 1
 
     def keep(self) -> Iterator[KeptTask]:
         """Everything, for a snapshot; ready tasks in their order."""

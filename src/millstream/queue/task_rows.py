@@ -11,7 +11,7 @@ from sqlalchemy.dialects import mysql
 
 from millstream.core.clock import Clock
 from millstream.core.sql import SqlDatabase, insert_new
-from millstream.queue.protocol import DeadTask, Depth, Lease
+from millstream.queue.protocol import DeadTask, Depth, Lease, redrive_times
 
 metadata = sa.MetaData()
 _number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -152,21 +152,30 @@ class TaskRows:
 
         return self._database.write(transaction)
 
-    def revive(self, ids: Sequence[int] | None) -> Sequence[int]:
-        """Dead tasks, those named or all, are free again with no attempts; the ids of those that were."""
+    def revive(self, ids: Sequence[int] | None, per_second: float | None) -> Mapping[int, int]:
+        """Dead tasks, those named or all, are free again with no attempts, all at once or at a rate.
 
-        def transaction(connection: sa.Connection, now: int) -> Sequence[int]:
+        Returns after how many microseconds each of them is.
+        """
+
+        def transaction(connection: sa.Connection, now: int) -> Mapping[int, int]:
             query = sa.select(tasks.c.task_id).where(self._mine, tasks.c.dead).order_by(tasks.c.task_id)
             query = query if ids is None else query.where(tasks.c.task_id.in_(ids))
             found = list(connection.scalars(query))
-            fresh = {"dead": False, "attempts": 0, "due": now, "cause": None, "died_at": None}
+            due = {task_id: at for at, some in redrive_times(found, per_second, now) for task_id in some}
+            fresh = {"dead": False, "attempts": 0, "cause": None, "died_at": None}
             fresh |= {"noticed": False, "waited": True}
             for position, task_id in enumerate(found, self._next(connection, len(found))):
                 change = sa.update(tasks).where(self._mine, tasks.c.task_id == task_id)
-                connection.execute(change.values(**fresh, position=position))
-            return found
+                connection.execute(change.values(**fresh, due=due[task_id], position=position))
+            return {task_id: at - now for task_id, at in due.items()}
 
         return self._database.write(transaction)
+
+    def amend(self, task_id: int, body: bytes, seen: bytes) -> bool:
+        """The dead task has another body, where it was *seen*."""
+        row = sa.update(tasks).where(self._mine, tasks.c.task_id == task_id, tasks.c.dead, tasks.c.body == seen)
+        return self._database.write(lambda c, _now: bool(c.execute(row.values(body=body)).rowcount))
 
     def discard(self, ids: Sequence[int]) -> int:
         """Those of the tasks *ids* that are dead are gone; how many they were."""

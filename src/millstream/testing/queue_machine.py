@@ -118,12 +118,23 @@ class QueueMachine(RuleBasedStateMachine):
             task = self.model[lease.task_id]
             task.held, task.free_at, task.cause = None, None, cause
 
-    @rule()
-    def redrive(self) -> None:
-        dead = [task for task in self.model.values() if task.free_at is None]
-        assert self.queue.redrive() == len(dead)
-        for task in dead:
-            task.free_at, task.attempts = self.clock.now(), 0
+    @rule(per_second=st.sampled_from([None, None, 0.5, 4]))
+    def redrive(self, per_second: float | None) -> None:
+        dead = [task for _, task in sorted(self.model.items()) if task.free_at is None]
+        assert self.queue.redrive(per_second=per_second) == len(dead)
+        for number, task in enumerate(dead):
+            task.free_at, task.attempts = self._in(number / per_second if per_second else 0), 0
+
+    @rule(data=st.data())
+    def amend(self, data: st.DataObject) -> None:
+        dead = [task_id for task_id, task in self.model.items() if task.free_at is None]
+        if dead:
+            task_id = data.draw(st.sampled_from(sorted(dead)))
+            task = self.model[task_id]
+            body = task.body + b", amended"
+            assert self.queue.amend(task_id, body, seen=task.body)
+            assert not self.queue.amend(task_id, b"", seen=task.body)
+            task.body = body
 
     @rule(seconds=st.sampled_from([0.5, 1, 5, 60]))
     def wait(self, seconds: float) -> None:

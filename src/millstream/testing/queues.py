@@ -210,6 +210,37 @@ class WorkQueueConformance(abc.ABC):
         assert queue.redrive() == 3
         assert queue.redrive() == 0
 
+    def test_dead_tasks_are_redriven_at_a_rate(self, queue: WorkQueue, clock: VirtualClock) -> None:
+        ids = sorted(queue.put([b"%d" % number for number in range(6)]))
+        for lease in queue.lease(6, visibility=30):
+            queue.dead_letter(lease, cause="drill")
+        with pytest.raises(QueueInputError):
+            queue.redrive(per_second=0)
+        assert queue.redrive(ids[:5], per_second=0.5) == 5
+        depth = queue.depth()
+        assert (depth.ready, depth.delayed, depth.dead) == (1, 4, 1)
+        found = list[int]()
+        for _ in range(5):
+            lease = self.one(queue, visibility=3600)
+            assert (lease.attempts, queue.lease(9, visibility=3600)) == (1, [])
+            found.append(lease.task_id)
+            clock.advance(2)
+        assert found == ids[:5]
+
+    def test_a_dead_task_is_amended_only_over_what_was_seen(self, queue: WorkQueue) -> None:
+        task_id, other = queue.put([b"store: gone", b"alive"])
+        assert not queue.amend(task_id, b"x", seen=b"store: gone")
+        queue.dead_letter(self.one(queue), cause="no such store")
+        assert not queue.amend(task_id, b"x", seen=b"store: another")
+        assert not queue.amend(other, b"x", seen=b"alive")
+        assert queue.amend(task_id, b"store: here", seen=b"store: gone")
+        assert not queue.amend(task_id, b"y", seen=b"store: gone")
+        (dead,) = queue.dead()
+        assert (dead.task_id, dead.body, dead.attempts, dead.cause) == (task_id, b"store: here", 1, "no such store")
+        assert queue.redrive() == 1
+        bodies = {lease.body for lease in (self.one(queue), self.one(queue))}
+        assert bodies == {b"alive", b"store: here"}
+
     def test_depth_says_since_when_the_oldest_ready_task_is_ready(self, queue: WorkQueue, clock: VirtualClock) -> None:
         assert queue.depth().oldest is None
         began = clock.now()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 
-from millstream.core.errors import InputError, NotFoundError
+from millstream.core.errors import InputError, MillstreamError, NotFoundError
+from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
 from millstream.queue import Cause, DeadTask
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
@@ -18,11 +21,17 @@ endpoints = Endpoints()
 MOST_AT_ONCE = 100_000
 """Dead tasks that one call redrives or discards."""
 
+MOST_BODY = MAX_TASK_BYTES
+"""Characters of a task that is amended."""
+
 MOST_CAUSES = 50
 """Groups of dead tasks that come with a queue; the others are to be had from ``causes``."""
 
 Reason = Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
-TaskIds = Annotated[Sequence[Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]], msgspec.Meta(max_length=10_000)]
+TaskId = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+PerSecond = Annotated[float, msgspec.Meta(ge=0.001, le=100_000)]
+_OF_THE_MILL = frozenset(name.value for name in QueueName)
+TaskIds = Annotated[Sequence[TaskId], msgspec.Meta(max_length=10_000)]
 
 
 class ChoiceError(InputError):
@@ -31,6 +40,10 @@ class ChoiceError(InputError):
 
 class NoTaskError(NotFoundError):
     """The queue has no such dead task."""
+
+
+class ChangedTaskError(MillstreamError):
+    """The task is not the one that was looked at any more: somebody amended, redrove or discarded it; look again."""
 
 
 class QueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,12 +69,31 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
 
 
+class TaskQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The dead task ``task_id`` of ``queue``."""
+
+    queue: Name
+    task_id: TaskId
+
+
 class Redrive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead tasks are tried again: those of these ids, or of this cause (as ``causes`` names it), or all."""
+    """Which dead tasks are tried again: those of these ids, or of this cause (as ``causes`` names it), or all.
+
+    With ``per_second`` one after the other, at most so many a second; else all of them at once.
+    """
 
     task_ids: TaskIds | None = None
     cause: str | None = None
     everything: bool = False
+    per_second: PerSecond | None = None
+
+
+class Amendment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a dead task becomes, and why. ``seen`` is the ``sha256`` of the task that was looked at."""
+
+    body: Annotated[str, msgspec.Meta(max_length=MOST_BODY)]
+    seen: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    reason: Reason
 
 
 class Discard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +113,19 @@ class DeadRow(msgspec.Struct, frozen=True):
     attempts: int
     cause: str
     body: str
+
+
+class WholeTask(msgspec.Struct, frozen=True):
+    """A dead task with its whole body, as text or, where it is none, in base64; ``sha256`` is that of the body."""
+
+    task_id: int
+    died_at: int
+    attempts: int
+    cause: str
+    bytes: int
+    sha256: str
+    body: str | None = None
+    body_base64: str | None = None
 
 
 class QueueDetail(msgspec.Struct, frozen=True):
@@ -138,14 +183,43 @@ def dead(desk: Desk, ask: Ask[DeadQuery, Any]) -> Listing[DeadRow]:
     return Listing(rows, str(rows[-1].task_id) if len(found) > query.limit else None)
 
 
+@endpoints.get("/queues/{queue}/dead/{task_id}", TaskQuery)
+def dead_task(desk: Desk, ask: Ask[TaskQuery, Any]) -> WholeTask:
+    """One dead task with its whole body."""
+    task = _task(desk, ask.query)
+    facts = (task.task_id, task.died_at, task.attempts, task.cause, len(task.body), _digest(task.body))
+    try:
+        return WholeTask(*facts, body=task.body.decode("utf-8"))
+    except UnicodeDecodeError:
+        return WholeTask(*facts, body_base64=base64.b64encode(task.body).decode("ascii"))
+
+
+@endpoints.post("/queues/{queue}/dead/{task_id}/amend", TaskQuery, Amendment)
+def amend(desk: Desk, ask: Ask[TaskQuery, Amendment]) -> WholeTask:
+    """Give a dead task another body, over the one that was looked at; it stays dead until it is redriven."""
+    name, wanted = ask.query.queue, ask.body
+    before = _task(desk, ask.query).body
+    after = wanted.body.encode("utf-8", "surrogatepass")
+    if name in _OF_THE_MILL:
+        decode_task(after)
+    with desk.queues.taken(name) as found:
+        if _digest(before) != wanted.seen or not found.amend(ask.query.task_id, after, seen=before):
+            raise ChangedTaskError
+    texts = {"before": _short(before), "after": _short(after)}
+    desk.trail.add(ask.who.name, "amend", f"queue {name}, task {ask.query.task_id}", reason=wanted.reason, **texts)
+    desk.watch.hurry()
+    return dead_task(desk, ask)
+
+
 @endpoints.post("/queues/{queue}/redrive", QueueQuery, Redrive)
 def redrive(desk: Desk, ask: Ask[QueueQuery, Redrive]) -> Settled:
-    """Try dead tasks again, as if they were new."""
+    """Try dead tasks again, as if they were new: all at once, or at a rate."""
     name, chosen = ask.query.queue, ask.body
     ids = _chosen(desk, name, chosen)
     with desk.queues.taken(name) as found:
-        count = found.redrive(ids)
-    desk.trail.add(ask.who.name, "redrive", f"queue {name}", tasks=count, cause=chosen.cause)
+        count = found.redrive(ids, per_second=chosen.per_second)
+    facts: dict[str, Any] = {"tasks": count, "cause": chosen.cause, "per_second": chosen.per_second}
+    desk.trail.add(ask.who.name, "redrive", f"queue {name}", **facts)
     desk.watch.hurry()
     return Settled(name, count)
 
@@ -163,8 +237,25 @@ def discard(desk: Desk, ask: Ask[QueueQuery, Discard]) -> Settled:
     return Settled(name, count)
 
 
+def _task(desk: Desk, query: TaskQuery) -> DeadTask:
+    found = desk.queues.dead(query.queue, limit=1, after=query.task_id - 1)
+    if not found or found[0].task_id != query.task_id:
+        raise NoTaskError(
+            f"the queue {query.queue} has no dead task {query.task_id}; it was redriven or discarded, or never died"
+        )
+    return found[0]
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def _short(body: bytes) -> str:
+    return body[:4096].decode("utf-8", "replace")
+
+
 def _row(task: DeadTask) -> DeadRow:
-    return DeadRow(task.task_id, task.died_at, task.attempts, task.cause, task.body[:4096].decode("utf-8", "replace"))
+    return DeadRow(task.task_id, task.died_at, task.attempts, task.cause, _short(task.body))
 
 
 def _chosen(desk: Desk, name: str, chosen: Redrive | Discard) -> Sequence[int]:
