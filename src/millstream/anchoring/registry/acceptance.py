@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from millstream.anchoring.registry.errors import CrowdedError
+from millstream.anchoring.registry.errors import CrowdedError, QueueStoppedError
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.states import OperationStatus, Submission
 from millstream.anchoring.registry.versions import Version, Versions
@@ -71,26 +71,30 @@ class Acceptance:
         self._notify = notify or (lambda _ids: None)
         self._lock = threading.Lock()
         self._waiting: list[_Group] = []
-        self._committing = False
+        self._committing = self._closed = False
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="acceptance")
         self._counted: tuple[float, int] | None = None
 
     def submit(self, data: bytes) -> OperationStatus:
         """Take the request *data* (JSON). It is durable when this returns; a known one gives its present status.
 
-        Raises :class:`~millstream.anchoring.sidetree.RequestError`, :class:`CrowdedError`, :class:`DatabaseBusyError`.
+        Raises :class:`~millstream.anchoring.sidetree.RequestError`, :class:`CrowdedError`, :class:`DatabaseBusyError`,
+        and :class:`QueueStoppedError` once this is closed.
         """
         return self.submit_many([data])[0].result()
 
     def submit_many(self, requests: Sequence[bytes]) -> Sequence[Outcome]:
         """Take all *requests* that are valid, in one transaction; an outcome for each, in order.
 
-        Raises :class:`CrowdedError` and :class:`DatabaseBusyError`; then none was taken.
+        Raises :class:`CrowdedError`, :class:`DatabaseBusyError` and :class:`QueueStoppedError`; then none was taken.
         """
         return self.submit_nowait(requests).result()
 
     def submit_nowait(self, requests: Sequence[bytes]) -> Future[Sequence[Outcome]]:
-        """As :meth:`submit_many`; the requests are read and checked now, and the outcomes come with the commit."""
+        """As :meth:`submit_many`; the requests are read and checked now, and the outcomes come with the commit.
+
+        Raises :class:`QueueStoppedError`.
+        """
         return self._enqueue([self._checked(data) for data in requests])
 
     def submit_checked(self, submissions: Sequence[Submission]) -> Sequence[Outcome]:
@@ -99,12 +103,16 @@ class Acceptance:
         return self._enqueue([self._revived(submission) for submission in submissions]).result()
 
     def close(self) -> None:
-        """Commit what waits; nothing may be submitted after this. Closing again does nothing."""
+        """Commit what waits, and take nothing more. Closing again does nothing."""
+        with self._lock:
+            self._closed = True
         self._committer.shutdown()
 
     def _enqueue(self, items: Sequence[_Checked | Outcome]) -> Future[Sequence[Outcome]]:
         group = _Group(items)
         with self._lock:
+            if self._closed:
+                raise QueueStoppedError
             self._waiting.append(group)
             if not self._committing:
                 self._committing = True

@@ -51,7 +51,7 @@ def verifier(jwk: Mapping[str, Any]) -> Verify:
 
     Raises :class:`RequestError` where the coordinates are no point of the curve.
     """
-    return _verifier(jwk["crv"], jwk["x"], jwk.get("y", ""))
+    return known_verifiers(jwk["crv"], jwk["x"], jwk.get("y", ""))
 
 
 def _check_members(jwk: Mapping[str, Any], members: set[str], profile: Profile) -> None:
@@ -71,7 +71,7 @@ def _check_coordinate(value: object, name: str, size: int) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _verifier(curve: str, x: str, y: str) -> Verify:
+def known_verifiers(curve: str, x: str, y: str) -> Verify:
     return _MAKERS[curve](decode(x), decode(y))
 
 

@@ -1,0 +1,84 @@
+"""An instance of the registry in a process of its own, over HTTP: embedded, and on MariaDB with RabbitMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from millstream.bench.anchoring.posting import CONNECTIONS, post_bulk, post_each
+from millstream.bench.anchoring.timing import timed
+from millstream.bench.frame import Comparison, Contender, Sample
+from millstream.core.clock import SystemClock
+from millstream.testing import services
+
+_clock = SystemClock()
+Environment = Mapping[str, str]
+
+
+def over_http(folder: Path, creates: Sequence[bytes], updates: Sequence[bytes]) -> Iterator[Comparison]:
+    """The same work on both kinds of store; servers are started where none is named by the environment."""
+    yield _comparison("SQLite, embedded", functools.partial(_embedded, folder), creates, updates)
+    with services.running("mariadb") as mariadb, services.running("rabbitmq") as rabbitmq:
+        place = functools.partial(_on_servers, folder, mariadb.url, rabbitmq.url)
+        yield _comparison("MariaDB and RabbitMQ", place, creates, updates)
+
+
+_Place = functools.partial[Environment]
+
+
+def _comparison(where: str, place: _Place, creates: Sequence[bytes], updates: Sequence[bytes]) -> Comparison:
+    def contender(name: str, before: Sequence[bytes], requests: Sequence[bytes], *, bulk: bool) -> Contender:
+        return Contender(name, functools.partial(_post, place, before, requests, bulk=bulk))
+
+    return Comparison(
+        title=f"A registry on {where}, over HTTP",
+        unit="operations/s",
+        conditions="signatures checked, durable before they are answered, cut and anchored meanwhile; "
+        f"{CONNECTIONS} connections of one client, or one connection with all; client and servers on one machine",
+        contenders=[
+            contender("creates, one a request", [], creates, bulk=False),
+            contender("signed updates, one a request", creates, updates, bulk=False),
+            contender("creates, in bulk", [], creates, bulk=True),
+            contender("signed updates, in bulk", creates, updates, bulk=True),
+        ],
+    )
+
+
+def _post(place: _Place, before: Sequence[bytes], requests: Sequence[bytes], *, bulk: bool) -> Sample:
+    with _serving(place()) as (port, process):
+        if before:
+            post_bulk(before, port)
+        post = post_bulk if bulk else post_each
+        return timed(len(requests), lambda: post(requests, port), server=process)
+
+
+@contextlib.contextmanager
+def _serving(environment: Environment) -> Iterator[tuple[int, int]]:
+    """The port and the process of a new instance."""
+    command = [sys.executable, "-m", "millstream", "anchor", "serve", "--http", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}) as server:
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline().rpartition(":")[2]), server.pid
+        finally:
+            server.terminate()
+
+
+def _embedded(folder: Path) -> Environment:
+    return {"MILLSTREAM_DATA": str(folder / f"node-{_clock.now()}")}
+
+
+def _on_servers(folder: Path, mariadb: str, rabbitmq: str) -> Environment:
+    database = f"{mariadb}bench_{_clock.now()}"
+    return {
+        **_embedded(folder),
+        "MILLSTREAM_LOG__STORE": database,
+        "MILLSTREAM_REGISTRY__DATABASE": database,
+        "MILLSTREAM_QUEUE__BROKER": rabbitmq,
+        "MILLSTREAM_QUEUE__DATABASE": database,
+    }
