@@ -31,6 +31,12 @@ from millstream.anchoring.registry.versions import Versions
 from millstream.core.errors import MillstreamError
 from millstream.queue import WorkQueue
 
+NOTICE_IDS = 100
+"""The most operations that one notice at the broker speaks of: few notices in a crowd, and still enough to share."""
+
+NOTICES = 5
+"""How many notices a subscriber takes at once."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -77,20 +83,23 @@ class Registry:
         self._broker = broker
         self._threads: list[threading.Thread] = []
         self._woken = threading.Condition()
-        self._news = False
+        self._announcing = threading.Condition()
+        self._unannounced: list[str] = []
         self._stopping = False
 
     def start(self) -> None:
         """Register this instance and begin to work, in threads of its own."""
         self.instances.heartbeat()
+        settings = self.settings
+        look = min(settings.writer_monitor_interval, max(settings.batch_writer_timeout / 4, 0.05))
         loops: list[tuple[str, Callable[[], object], float]] = [
-            ("cut", self.work_once, self.settings.writer_monitor_interval),
-            ("keep", self._keep, min(self.settings.queue.monitor_interval, self.settings.queue.task_expiration / 4)),
-            ("tasks", self.tasks.run_due, self.settings.task_check_interval),
+            ("cut", self.work_once, look),
+            ("keep", self._keep, min(settings.queue.monitor_interval, settings.queue.task_expiration / 4)),
+            ("tasks", self.tasks.run_due, settings.task_check_interval),
         ]
-        loops += [
-            (f"subscribe-{n}", self._subscribe, 0.2) for n in range(self.settings.queue.pool if self._broker else 0)
-        ]
+        if self._broker:
+            loops.append(("announce", self._announce, 0.005))
+            loops += [(f"subscribe-{n}", self._subscribe, 0.2) for n in range(settings.queue.pool)]
         for name, step, pause in loops:
             thread = threading.Thread(target=self._loop, args=(step, pause), name=f"registry-{name}", daemon=True)
             self._threads.append(thread)
@@ -108,10 +117,13 @@ class Registry:
         with self._woken:
             self._stopping = True
             self._woken.notify_all()
+        with self._announcing:
+            self._announcing.notify_all()
         for thread in self._threads:
             thread.join()
         self._threads.clear()
         self.acceptance.close()
+        self._announce()
         self.queue.close()
         if not self.store.open_cuts(self.instance):  # else the others must be able to see that it is gone
             self.instances.leave()
@@ -135,21 +147,33 @@ class Registry:
         self.tasks.renew()
 
     def _accepted(self, operations: Sequence[str]) -> None:
-        """They are durable: a broker that cannot be reached delays them, and loses none."""
+        """They are durable; whoever waits for the answer need not wait for the broker."""
         if self._broker is not None:
-            try:
-                self._broker.put([operation.encode("ascii") for operation in operations])
-            except MillstreamError as error:
-                _log.warning("the broker took no notice of %d operations: %s", len(operations), error)
-        with self._woken:
-            self._news = True
-            self._woken.notify_all()
+            with self._announcing:
+                self._unannounced += operations
+                self._announcing.notify_all()
+
+    def _announce(self) -> None:
+        """Tell the broker what was accepted. One that cannot be reached delays operations, and loses none."""
+        if self._broker is None:
+            return
+        with self._announcing:
+            if not self._unannounced and not self._stopping:
+                self._clock.wait(self._announcing, 30.0)
+            told, self._unannounced = self._unannounced, []
+        if not told:
+            return
+        notices = ["\n".join(told[n : n + NOTICE_IDS]).encode("ascii") for n in range(0, len(told), NOTICE_IDS)]
+        try:
+            self._broker.put(notices)
+        except MillstreamError as error:
+            _log.warning("the broker took no notice of %d operations: %s", len(told), error)
 
     def _subscribe(self) -> None:
         assert self._broker is not None
-        leases = self._broker.lease(500, visibility=self.settings.queue.visibility)
+        leases = self._broker.lease(NOTICES, visibility=self.settings.queue.visibility)
         if leases:
-            self.queue.add([lease.body.decode("ascii", "replace") for lease in leases])
+            self.queue.add([name for lease in leases for name in lease.body.decode("ascii", "replace").split()])
             self._broker.ack(leases)
 
     def _loop(self, step: Callable[[], object], pause: float) -> None:
