@@ -62,12 +62,18 @@ def _receive(place: str, topic: str, count: int) -> dict[str, float]:
     _send(place, topic, count)
     consumer = SimpleConsumer(_configuration(place), "bench", {topic: FilterExpression()}, await_duration=5)
     consumer.startup()
-    meter, got = Meter(()), 0
+    meter, receives, acks, got = Meter(()), list[float](), list[float](), 0
     while got < count:
-        for message in consumer.receive(1024, 60):
+        begin = meter.now()
+        messages = consumer.receive(1024, 60)
+        receives.append(meter.now() - begin)
+        for message in messages:
+            begin = meter.now()
             consumer.ack(message)
-            got += 1
-    return _figures(meter, count, [])
+            acks.append(meter.now() - begin)
+        got += len(messages)
+    figures = {**_figures(meter, count, receives), "rate": count / sum(receives), "acknowledged/s": count / sum(acks)}
+    return figures | {f"ack {name}": value for name, value in delay_figures(acks).items()}
 
 
 def _figures(meter: Meter, count: int, delays: list[float]) -> dict[str, float]:

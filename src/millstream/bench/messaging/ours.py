@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millstream.bench.frame import Sample
-from millstream.bench.messaging.work import AT_ONCE, BATCH, BODY, Meter, Work
-from millstream.messaging.client import Message, Producer, SimpleConsumer
+from millstream.bench.messaging.work import AT_ONCE, BATCH, BODY, Consuming, Meter, Work
+from millstream.messaging.client import Message, Producer, Received, SimpleConsumer
 
 
 def send_singly_ours(work: Work) -> Sample:
@@ -25,9 +25,14 @@ def send_batches_ours(work: Work) -> Sample:
     return asyncio.run(_send_batches(work))
 
 
-def receive_ours(work: Work) -> Sample:
+def receive_singly_ours(work: Work) -> Sample:
+    """As every server gives messages, a frame each; acknowledged in calls of their own."""
+    return asyncio.run(_receive(work, frames=True))
+
+
+def receive_batches_ours(work: Work) -> Sample:
     """About a thousand messages a call, acknowledged together."""
-    return asyncio.run(_receive(work))
+    return asyncio.run(_receive(work, frames=False))
 
 
 async def _send_singly(work: Work, linger: float | None = None) -> Sample:
@@ -49,28 +54,45 @@ async def _send_batches(work: Work) -> Sample:
     topic = work.topic()
     async with Producer(work.place, [topic]) as producer:
         meter = Meter(work.servers)
-        await _fill(producer, topic, work.count)
-        return meter.sample(work.count)
+        delays = await _fill(producer, topic, work.count)
+        return meter.sample(work.count, delays)
 
 
-async def _receive(work: Work) -> Sample:
+async def _receive(work: Work, *, frames: bool) -> Sample:
     topic = work.topic()
     async with Producer(work.place, [topic]) as producer:
         await _fill(producer, topic, work.count)
     async with SimpleConsumer(work.place, "bench", {topic: "*"}) as consumer:
-        meter, got = Meter(work.servers), 0
+        if frames:
+            consumer.batched.clear()  # what a server that offers no batches amounts to
+        calls, got = Consuming(work.servers), 0
         while got < work.count:
-            messages = await consumer.receive(1024, invisible=60)
-            await consumer.ack(*messages)
+            messages = await calls.receive(consumer.receive(1024, invisible=60))
+            await calls.ack(_ack_each(consumer, messages) if frames else consumer.ack(*messages))
             got += len(messages)
-        return meter.sample(work.count)
+        return calls.sample(work.count)
 
 
-async def _fill(producer: Producer, topic: str, count: int) -> None:
+async def _ack_each(consumer: SimpleConsumer, messages: Sequence[Received]) -> None:
+    turns = iter(messages)
+
+    async def ack() -> None:
+        for message in turns:
+            await consumer.ack(message)
+
+    await asyncio.gather(*(ack() for _ in range(AT_ONCE)))
+
+
+async def _fill(producer: Producer, topic: str, count: int) -> list[float]:
+    """Send *count* messages in batches; how long each call took (seconds)."""
     turns: Iterator[int] = iter(range(0, count, BATCH))
+    meter, delays = Meter(()), list[float]()
 
     async def send() -> None:
         for begin in turns:
+            started = meter.now()
             await producer.send_many([Message(topic, BODY) for _ in range(min(BATCH, count - begin))])
+            delays.append(meter.now() - started)
 
     await asyncio.gather(*(send() for _ in range(4)))
+    return delays

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,8 @@ AT_ONCE = 64
 BATCH = 1000
 
 _names = itertools.count()
+
+Result = TypeVar("Result")
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -66,6 +69,35 @@ class Meter:
             "server CPU µs/message": (sum(map(_cpu, self._servers)) - self._server_cpu) / count * 1e6,
         }
         return Sample(count / seconds, {**figures, **delay_figures(delays)})
+
+
+class Consuming:
+    """The receives and the acknowledgements of one consumer, which alternate, and what each kind took."""
+
+    def __init__(self, servers: Sequence[int]) -> None:
+        self._meter = Meter(servers)
+        self._receives: list[float] = []
+        self._acks: list[float] = []
+
+    async def receive(self, call: Awaitable[Result]) -> Result:
+        """What *call*, which receives, comes to."""
+        return await self._timed(call, self._receives)
+
+    async def ack(self, call: Awaitable[object]) -> None:
+        """Wait for *call*, which acknowledges what was received before it."""
+        await self._timed(call, self._acks)
+
+    def sample(self, count: int) -> Sample:
+        """*count* messages were received and acknowledged: of either, how many a second while it was done."""
+        figures = {"acknowledged/s": count / sum(self._acks), **self._meter.sample(count).figures}
+        acks = {f"ack {name}": value for name, value in delay_figures(self._acks).items()}
+        return Sample(count / sum(self._receives), {**figures, **delay_figures(self._receives), **acks})
+
+    async def _timed(self, call: Awaitable[Result], delays: list[float]) -> Result:
+        begin = self._meter.now()
+        result = await call
+        delays.append(self._meter.now() - begin)
+        return result
 
 
 def delay_figures(delays: Sequence[float]) -> dict[str, float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from millstream.bench.frame import Sample
-from millstream.bench.messaging.work import AT_ONCE, BATCH, BODY, Meter, Work
+from millstream.bench.messaging.work import AT_ONCE, BATCH, BODY, Consuming, Meter, Work
 
 
 def send_singly_nats(work: Work) -> Sample:
@@ -19,9 +20,14 @@ def send_batches_nats(work: Work) -> Sample:
     return asyncio.run(_send_batches(work))
 
 
-def receive_nats(work: Work) -> Sample:
+def receive_singly_nats(work: Work) -> Sample:
+    """A thousand messages fetched at once; each acknowledged by itself, and the server's word waited for."""
+    return asyncio.run(_receive(work, singly=True))
+
+
+def receive_batches_nats(work: Work) -> Sample:
     """A thousand messages fetched at once, acknowledged with the last."""
-    return asyncio.run(_receive(work))
+    return asyncio.run(_receive(work, singly=False))
 
 
 async def _send_singly(work: Work) -> Sample:
@@ -43,38 +49,53 @@ async def _send_singly(work: Work) -> Sample:
 async def _send_batches(work: Work) -> Sample:
     client, stream, topic = await _connect(work)
     meter = Meter(work.servers)
-    await _fill(stream, topic, work.count)
-    sample = meter.sample(work.count)
+    delays = await _fill(stream, topic, work.count)
+    sample = meter.sample(work.count, delays)
     await client.close()
     return sample
 
 
-async def _receive(work: Work) -> Sample:
+async def _receive(work: Work, *, singly: bool) -> Sample:
     from nats.js.api import AckPolicy, ConsumerConfig
 
     client, stream, topic = await _connect(work)
     await _fill(stream, topic, work.count)
-    config = ConsumerConfig(ack_policy=AckPolicy.ALL, max_ack_pending=10 * BATCH)
+    policy = AckPolicy.EXPLICIT if singly else AckPolicy.ALL
+    config = ConsumerConfig(ack_policy=policy, max_ack_pending=10 * BATCH)
     subscription = await stream.pull_subscribe(topic, durable="bench", config=config)
-    meter, got = Meter(work.servers), 0
+    calls, got = Consuming(work.servers), 0
     while got < work.count:
-        messages = await subscription.fetch(BATCH, timeout=5)
-        await messages[-1].ack_sync()
+        messages = await calls.receive(subscription.fetch(BATCH, timeout=5))
+        await calls.ack(_ack_each(messages) if singly else messages[-1].ack_sync())
         got += len(messages)
-    sample = meter.sample(work.count)
+    sample = calls.sample(work.count)
     await client.close()
     return sample
 
 
-async def _fill(stream: Any, topic: str, count: int) -> None:
+async def _ack_each(messages: Sequence[Any]) -> None:
+    turns = iter(messages)
+
+    async def ack() -> None:
+        for message in turns:
+            await message.ack_sync()
+
+    await asyncio.gather(*(ack() for _ in range(AT_ONCE)))
+
+
+async def _fill(stream: Any, topic: str, count: int) -> list[float]:
     turns = iter(range(0, count, BATCH))
+    meter, delays = Meter(()), list[float]()
 
     async def send() -> None:
         for begin in turns:
+            started = meter.now()
             futures = [await stream.publish_async(topic, BODY) for _ in range(min(BATCH, count - begin))]
             await asyncio.gather(*futures)
+            delays.append(meter.now() - started)
 
     await asyncio.gather(*(send() for _ in range(4)))
+    return delays
 
 
 async def _connect(work: Work) -> tuple[Any, Any, str]:
