@@ -1,95 +1,28 @@
-"""The looping producers: nothing is left out, nothing is put too early, and a kill costs at most a bite twice."""
+"""The looping duplication producer: nothing is left out, nothing is put too early."""
 
 from __future__ import annotations
 
 import io
 import itertools
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mill_looping import MONTH, TO_2, TO_3, Producer, fill, numbered, one_policy, stale
 
-from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, open_store
 from millstream.mill.brake import Brake
 from millstream.mill.duplicator import DuplicationProcessor
-from millstream.mill.errors import FilterError, ProducerBusyError, ProducerStateError
-from millstream.mill.looping.bits import BitMorsel, BitNibbler
-from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
-from millstream.mill.looping.loop import MOST_FAILURES, Loop, Outcome
-from millstream.mill.looping.space_filter import SpaceFilter, read_patterns
-from millstream.mill.looping.state import LoopState, Start, StateFile, decide_start
-from millstream.mill.manifest import Event
+from millstream.mill.errors import ProducerBusyError, ProducerStateError
+from millstream.mill.looping.duplication import DuplicationMorsel
+from millstream.mill.looping.loop import MOST_FAILURES, Outcome
+from millstream.mill.looping.state import LoopState, Start, decide_start
 from millstream.mill.policy import Pair, Policy
-from millstream.mill.policy_repository import Policies
 from millstream.mill.processor import Registry, Sink
 from millstream.mill.producer import GROUP
-from millstream.mill.tasks import BitCheck, BitReport, Duplicate, decode_task
+from millstream.mill.tasks import Duplicate
 from millstream.mill.workers import WorkerManager
-from millstream.queue import LogWorkQueue
-from millstream.stores import LocalStore
 from millstream.testing.faulty_store import UnavailableStore
-
-MONTH = 30 * 24 * 3600 * 1_000_000
-TO_2, TO_3 = Pair("1", "2"), Pair("1", "3")
-
-
-class Producer:
-    """A duplication producer on a world's queue, made anew for each run as cron does."""
-
-    def __init__(self, world: Any, folder: Path, policies: dict[str, Policy], **more: Any) -> None:
-        self.world, self.queue, self.policies = world, world.queue(), Policies(policies)
-        self.file = StateFile(folder / "state" / "duplication.json", DuplicationMorsel)
-        self.most: int = more.pop("most", 10**6)
-        self.frequency: int = more.pop("frequency", MONTH)
-        self.more = more
-        self.nibbler: DuplicationNibbler
-
-    def run(self) -> Any:
-        world = self.world
-        self.nibbler = DuplicationNibbler(
-            lambda: self.policies, world.providers, world.manifest, self.queue, **self.more
-        )
-        limits = {"frequency": self.frequency, "most": self.most}
-        return Loop(self.file, self.nibbler, self.queue, world.clock, **limits).run()
-
-    def taken(self) -> list[Duplicate]:
-        """What is on the queue, taken off it."""
-        return [task for task in take(self.queue) if isinstance(task, Duplicate)]
-
-
-def take(queue: LogWorkQueue) -> list[Any]:
-    leases = queue.lease(10**6, visibility=600)
-    queue.ack(leases)
-    return [decode_task(lease.body) for lease in leases]
-
-
-def fill(world: Any, store: str, space: str, names: list[str]) -> None:
-    world.stores[store].create_space(space)
-    for name in names:
-        world.stores[store].put(space, name, io.BytesIO(b"body"))
-
-
-def stale(world: Any, space: str, count: int, store: str = "2") -> list[str]:
-    """Copies whose originals were deleted, as the manifest says."""
-    names = [f"stale {number:03d}" for number in range(count)]
-    fill(world, store, space, names)
-    world.manifest.record([Event("1", space, name, world.clock.now(), deleted=True) for name in names])
-    return names
-
-
-def numbered(count: int) -> list[str]:
-    return [f"{number:04d}" for number in range(count)]
-
-
-def one_policy(*pairs: Pair) -> dict[str, Policy]:
-    return {"me": Policy("me", {}, pairs or (TO_2,))}
 
 
 @pytest.mark.parametrize(
@@ -267,194 +200,3 @@ def test_a_damaged_state_is_an_error_that_names_the_file(world: Any, tmp_path: P
     (tmp_path / "state" / "duplication.json").write_bytes(content)
     with pytest.raises(ProducerStateError, match=r"duplication\.json is no state of a producer"):
         producer.run()
-
-
-class Bits(Producer):
-    """A bit producer; its queue is ``bits`` and its reports are on ``reports``."""
-
-    def __init__(self, world: Any, folder: Path, **more: Any) -> None:
-        super().__init__(world, folder, {}, **more)
-        self.queue, self.reports = world.queue("bits"), world.queue("reports")
-        self.bit_file = StateFile(folder / "state" / "bits.json", BitMorsel)
-
-    def run(self) -> Any:
-        world = self.world
-        nibbler = BitNibbler(world.providers, world.manifest, self.queue, self.reports, world.clock, **self.more)
-        limits = {"frequency": self.frequency, "most": self.most}
-        return Loop(self.bit_file, nibbler, self.queue, world.clock, **limits).run()
-
-
-def test_a_space_is_reported_when_its_own_checks_have_ended(world: Any, tmp_path: Path) -> None:
-    fill(world, "1", "a", numbered(1100))
-    fill(world, "1", "b", ["x"])
-    bits = Bits(world, tmp_path)
-    started = world.clock.now()
-    run = bits.run()
-    assert (run.outcome, run.tasks, run.left) == (Outcome.WAITING, 1101, 2)
-    assert bits.run().tasks == 0
-    leases = bits.queue.lease(10**6, visibility=600)
-    spaces = {lease.task_id: decode_task(lease.body).space for lease in leases}  # type: ignore[union-attr]
-    bits.queue.ack([lease for lease in leases if spaces[lease.task_id] == "a"])
-    run = bits.run()
-    assert (run.outcome, run.tasks, run.left) == (Outcome.WAITING, 1, 1)
-    assert take(bits.reports) == [BitReport("1", "a", started, 1100)]
-    bits.queue.dead_letter(next(lease for lease in leases if spaces[lease.task_id] == "b"), cause="poison")
-    run = bits.run()
-    assert (run.outcome, run.tasks, run.left) == (Outcome.DONE, 1, 0)
-    assert take(bits.reports) == [BitReport("1", "b", started, 1)]
-
-
-def test_what_only_the_manifest_knows_is_checked_and_system_spaces_are_not(world: Any, tmp_path: Path) -> None:
-    fill(world, "1", "s", ["listed"])
-    fill(world, "1", "x-quarantine", ["bad"])
-    world.manifest.record([Event("1", "s", "lost", 1, "a" * 64), Event("2", "t", "all lost", 1, "a" * 64)])
-    bits = Bits(world, tmp_path)
-    bits.run()
-    assert take(bits.queue) == [
-        BitCheck("1", "s", "listed"), BitCheck("1", "s", "lost"), BitCheck("2", "t", "all lost")
-    ]  # fmt: skip
-
-
-def test_an_empty_space_is_reported_without_a_check(world: Any, tmp_path: Path) -> None:
-    world.stores["1"].create_space("s")
-    bits = Bits(world, tmp_path)
-    assert (bits.run().outcome, take(bits.queue)) == (Outcome.DONE, [])
-    assert [(report.space, report.listed) for report in take(bits.reports)] == [("s", 0)]
-
-
-def test_p9_a_listing_that_breaks_off_ends_in_a_report_that_says_so(world: Any, tmp_path: Path) -> None:
-    fill(world, "1", "s", ["a"])
-    world.stores["1"] = UnavailableStore(world.stores["1"], when=lambda call: call.method == "entries")
-    bits = Bits(world, tmp_path)
-    outcomes = [bits.run().outcome for _ in range(MOST_FAILURES)]
-    assert outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.DONE]
-    (report,) = take(bits.reports)
-    assert report.note.startswith("the listing broke off: ")
-
-
-def test_a_full_queue_of_checks_ends_the_run(world: Any, tmp_path: Path) -> None:
-    fill(world, "1", "s", numbered(2500))
-    bits = Bits(world, tmp_path, most=1000)
-    names: list[str] = []
-    for outcome in (Outcome.QUEUE_FULL, Outcome.QUEUE_FULL, Outcome.WAITING):
-        assert bits.run().outcome == outcome
-        names += [task.content_id for task in take(bits.queue)]
-    assert bits.run().outcome == Outcome.DONE
-    assert names == numbered(2500)
-    assert [report.listed for report in take(bits.reports)] == [2500]
-
-
-FILES = [
-    # inclusions, exclusions, what is taken of /me/one/s.1, /me/one/t, /me/two/s.1, /you/one/s.1
-    (None, None, "yyyy"),
-    (None, "/*/*/*", "nnnn"),
-    (None, "/me", "nnny"),
-    (None, "/me/*\n", "nnny"),
-    (None, "# a remark\n\n  /me/one/s.1  # and another\n", "nyyy"),
-    (None, "/*/*/s.*", "nynn"),
-    ("/me/one", None, "yynn"),
-    ("/you/*/*\n/me/two/*", None, "nnyy"),
-    ("/me/*/*", "/me/one/t", "ynyn"),
-]
-
-
-@pytest.mark.parametrize(("inclusions", "exclusions", "taken"), FILES)
-def test_a_list_of_patterns_says_which_spaces_are_taken(
-    tmp_path: Path, inclusions: str | None, exclusions: str | None, taken: str
-) -> None:
-    def patterns(text: str | None) -> Any:
-        (tmp_path / "list").write_text(text or "")
-        return read_patterns(tmp_path / "list")
-
-    chosen = SpaceFilter(patterns(inclusions), patterns(exclusions))
-    paths = [("me", "one", "s.1"), ("me", "one", "t"), ("me", "two", "s.1"), ("you", "one", "s.1")]
-    assert "".join("ny"[chosen.takes(*path)] for path in paths) == taken
-
-
-@pytest.mark.parametrize("line", ["me/one", "/me//s", "/a/b/c/d", "/me/o*e/s", "/"])
-def test_a_line_that_is_no_pattern_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
-    (tmp_path / "list").write_text(f"# fine\n/me/one/s\n{line}\n")
-    with pytest.raises(FilterError, match="line 3"):
-        read_patterns(tmp_path / "list")
-
-
-def test_producers_work_on_the_spaces_that_the_patterns_take(world: Any, tmp_path: Path) -> None:
-    for space in ("a", "b"):
-        fill(world, "1", space, ["x"])
-        fill(world, "2", space, ["x"])
-    (tmp_path / "list").write_text("/*/*/a")
-    spaces = SpaceFilter(exclusions=read_patterns(tmp_path / "list"))
-    producer, bits = Producer(world, tmp_path, one_policy(), spaces=spaces), Bits(world, tmp_path, spaces=spaces)
-    producer.run()
-    bits.run()
-    assert {task.space for task in producer.taken()} == {"b"} == {task.space for task in take(bits.queue)}
-
-
-PRODUCER = """
-import sys
-from pathlib import Path
-import sqlalchemy as sa
-from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, open_store
-from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
-from millstream.mill.looping.loop import Loop
-from millstream.mill.looping.state import StateFile
-from millstream.mill.manifest import Manifest
-from millstream.mill.policy import Pair, Policy
-from millstream.mill.policy_repository import Policies
-from millstream.mill.providers import Providers
-from millstream.queue import LogWorkQueue
-from millstream.stores import LocalStore
-
-folder = Path(sys.argv[1])
-clock = SystemClock()
-providers = Providers({name: LocalStore(folder / name) for name in "12"}, clock)
-manifest = Manifest(sa.create_engine(f"sqlite:///{folder}/node-0.db"))
-policies = Policies({"me": Policy("me", {}, (Pair("1", "2"),))})
-with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
-    queue = LogWorkQueue(store.log(LogSpec("low")), clock)
-    nibbler = DuplicationNibbler(lambda: policies, providers, manifest, queue)
-    file = StateFile(folder / "state.json", DuplicationMorsel)
-    tell = lambda run: print(run.tasks, flush=True)
-    run = Loop(file, nibbler, queue, clock, frequency=10**12, most=10**6, on_progress=tell).run()
-    print(run.outcome, flush=True)
-    queue.close()
-"""
-
-
-def test_p6_a_producer_killed_in_mid_loop_leaves_nothing_out(
-    new_world: Callable[..., Any], tmp_path: Path, size: str
-) -> None:
-    counts, kills = ({"a": 10_000, "b": 10_000}, 40) if size == "long" else ({"a": 1_010, "b": 10}, 3)
-    world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
-    for space, count in counts.items():
-        fill(world, "1", space, numbered(count))
-        stale(world, space, 20)
-    for kill in range(kills):
-        killed_in_mid_loop(tmp_path, after=kill % 3)
-    done = subprocess.run([sys.executable, "-c", PRODUCER, str(tmp_path)], check=True, capture_output=True, timeout=120)
-    assert done.stdout.split()[-1] in (b"done", b"not-due")
-    with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=SystemClock()) as store:
-        queue = LogWorkQueue(store.log(LogSpec("low")), SystemClock())
-        tasks = [(task.space, task.content_id) for task in take(queue)]
-        queue.close()
-    gone = [f"stale {number:03d}" for number in range(20)]
-    assert set(tasks) == {(space, name) for space, count in counts.items() for name in numbered(count) + gone}
-    assert len(tasks) - len(set(tasks)) <= kills * GROUP  # at most one bite twice for each kill
-    for space in counts:
-        mine = [name for where, name in tasks if where == space]
-        last_delete = min(index for index, name in enumerate(mine) if name == "stale 019")
-        assert mine.index("0000") > last_delete
-
-
-def killed_in_mid_loop(folder: Path, after: int) -> None:
-    """Start a producer and kill it after so many bites."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", PRODUCER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert child.stdout is not None
-    for _ in range(after + 1):
-        child.stdout.readline()
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait(60)
-    child.stdout.close()

@@ -1,0 +1,42 @@
+"""Worker managers on a small world of the mill, and a processor that does what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millstream.mill.processor import Registry, Result, Sink
+from millstream.mill.tasks import BitCheck, QueueName, encode_task
+from millstream.mill.workers import WorkerManager, WorkerSettings
+
+DEADLINE = 30
+
+
+class Scripted:
+    """A processor that does what *script* says for each content id and remembers what it did."""
+
+    def __init__(self, script: Callable[[str, int], Result | None] | None = None) -> None:
+        self._script = script or (lambda _, __: None)
+        self.done: list[tuple[str, int]] = []
+
+    def process(self, task: Any, attempt: int) -> Result:
+        self.done.append((task.content_id, attempt))
+        return self._script(task.content_id, attempt) or Result("done")
+
+
+def task(name: str) -> bytes:
+    return encode_task(BitCheck("1", "s", name))
+
+
+def manager(world: Any, processor: Any, *queues: str, **more: Any) -> WorkerManager:
+    names = queues or ("low",)
+    settings = WorkerSettings(**({"threads": 1, "visibility": 60.0} | more))
+    every = {name.value: world.queue(name.value) for name in QueueName}
+    registry = Registry({BitCheck: processor})
+    return WorkerManager(
+        [world.queue(name) for name in names], registry, Sink(world.manifest, every), world.clock, settings
+    )
+
+
+def fails(_name: str, _attempt: int) -> Result | None:
+    raise ValueError("it never works")

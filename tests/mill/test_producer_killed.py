@@ -1,0 +1,88 @@
+"""A producer that is killed in mid-loop: a kill costs at most a bite twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mill_looping import fill, numbered, stale, take
+
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, open_store
+from millstream.mill.producer import GROUP
+from millstream.queue import LogWorkQueue
+from millstream.stores import LocalStore
+
+PRODUCER = """
+import sys
+from pathlib import Path
+import sqlalchemy as sa
+from millstream.core.clock import SystemClock
+from millstream.log import LogSpec, open_store
+from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
+from millstream.mill.looping.loop import Loop
+from millstream.mill.looping.state import StateFile
+from millstream.mill.manifest import Manifest
+from millstream.mill.policy import Pair, Policy
+from millstream.mill.policy_repository import Policies
+from millstream.mill.providers import Providers
+from millstream.queue import LogWorkQueue
+from millstream.stores import LocalStore
+
+folder = Path(sys.argv[1])
+clock = SystemClock()
+providers = Providers({name: LocalStore(folder / name) for name in "12"}, clock)
+manifest = Manifest(sa.create_engine(f"sqlite:///{folder}/node-0.db"))
+policies = Policies({"me": Policy("me", {}, (Pair("1", "2"),))})
+with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
+    queue = LogWorkQueue(store.log(LogSpec("low")), clock)
+    nibbler = DuplicationNibbler(lambda: policies, providers, manifest, queue)
+    file = StateFile(folder / "state.json", DuplicationMorsel)
+    tell = lambda run: print(run.tasks, flush=True)
+    run = Loop(file, nibbler, queue, clock, frequency=10**12, most=10**6, on_progress=tell).run()
+    print(run.outcome, flush=True)
+    queue.close()
+"""
+
+
+def test_p6_a_producer_killed_in_mid_loop_leaves_nothing_out(
+    new_world: Callable[..., Any], tmp_path: Path, size: str
+) -> None:
+    counts, kills = ({"a": 10_000, "b": 10_000}, 40) if size == "long" else ({"a": 1_010, "b": 10}, 3)
+    world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
+    for space, count in counts.items():
+        fill(world, "1", space, numbered(count))
+        stale(world, space, 20)
+    for kill in range(kills):
+        killed_in_mid_loop(tmp_path, after=kill % 3)
+    done = subprocess.run([sys.executable, "-c", PRODUCER, str(tmp_path)], check=True, capture_output=True, timeout=120)
+    assert done.stdout.split()[-1] in (b"done", b"not-due")
+    with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=SystemClock()) as store:
+        queue = LogWorkQueue(store.log(LogSpec("low")), SystemClock())
+        tasks = [(task.space, task.content_id) for task in take(queue)]
+        queue.close()
+    gone = [f"stale {number:03d}" for number in range(20)]
+    assert set(tasks) == {(space, name) for space, count in counts.items() for name in numbered(count) + gone}
+    assert len(tasks) - len(set(tasks)) <= kills * GROUP  # at most one bite twice for each kill
+    for space in counts:
+        mine = [name for where, name in tasks if where == space]
+        last_delete = min(index for index, name in enumerate(mine) if name == "stale 019")
+        assert mine.index("0000") > last_delete
+
+
+def killed_in_mid_loop(folder: Path, after: int) -> None:
+    """Start a producer and kill it after so many bites."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", PRODUCER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert child.stdout is not None
+    for _ in range(after + 1):
+        child.stdout.readline()
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(60)
+    child.stdout.close()

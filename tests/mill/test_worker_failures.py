@@ -1,0 +1,98 @@
+"""Tasks that fail: attempts, waits, and dead letters with their cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mill_workers import Scripted, fails, manager, task
+
+from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.errors import NoAnswerError
+from millstream.mill.place import Place
+from millstream.mill.processor import Result
+from millstream.mill.settling import FAILURES
+from millstream.mill.tasks import Duplicate, decode_task, encode_task
+from millstream.mill.workers import MOST_LEASES
+
+
+def test_p6_a_task_that_fails_three_times_is_dead_with_the_error_as_its_cause(world: Any) -> None:
+    world.queue("low").put([task("bad"), task("good")])
+    processor = Scripted(lambda name, attempt: fails(name, attempt) if name == "bad" else None)
+    tally = manager(world, processor).run_until_drained()
+    assert processor.done == [("bad", 1), ("good", 1), ("bad", 2), ("bad", 3)]
+    assert (tally.done, tally.failed, tally.dead) == (1, FAILURES - 1, 1)
+    (dead,) = world.queue("low").dead()
+    assert (dead.body, dead.cause) == (task("bad"), "ValueError: it never works")
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b'{"type":"unknown"}', b'{"type":"duplicate"}', b"[" * 70_000])
+def test_p6_a_task_that_cannot_be_read_is_dead_with_the_reason(world: Any, body: bytes) -> None:
+    world.queue("low").put([body])
+    manager(world, Scripted()).run_until_drained()
+    assert "TaskError" in world.queue("low").dead()[0].cause
+
+
+def test_d24_a_task_that_no_processor_takes_is_dead_with_the_reason(world: Any) -> None:
+    world.queue("low").put([encode_task(Duplicate("1", "2", "s", "c"))])
+    manager(world, Scripted()).run_until_drained()
+    assert "no processor is registered for tasks of kind 'Duplicate'" in world.queue("low").dead()[0].cause
+
+
+def test_a_task_that_fails_for_a_transient_reason_waits_longer_each_time(world: Any) -> None:
+    def no_answer(_name: str, _attempt: int) -> Result | None:
+        started.append(world.clock.monotonic())
+        raise NoAnswerError
+
+    started: list[float] = []
+    world.queue("low").put([task("c")])
+    tally = manager(world, Scripted(no_answer), transient_first=10.0).run_until_drained()
+    first, second, third = started
+    assert (10 <= second - first < 12, 60 <= third - second < 62) == (True, True)
+    assert (tally.failed, tally.dead) == (2, 1)
+
+
+def test_a_redriven_task_gets_its_attempts_anew(world: Any) -> None:
+    broken = [True]
+    processor = Scripted(lambda name, attempt: fails(name, attempt) if broken[0] else None)
+    world.queue("low").put([task("c")])
+    manager(world, processor).run_until_drained()
+    broken[0] = False
+    world.queue("low").redrive()
+    assert manager(world, processor).run_until_drained().done == 1
+    assert processor.done[-1] == ("c", 1)
+
+
+def test_a_task_leased_again_and_again_without_an_end_is_set_aside_unread(world: Any) -> None:
+    world.queue("low").put([task("c")])
+    for _ in range(MOST_LEASES):
+        world.queue("low").lease(1, visibility=1)
+        world.clock.advance(2)
+    processor = Scripted()
+    manager(world, processor).run_until_drained()
+    assert processor.done == []
+    assert "bring its workers down" in world.queue("low").dead()[0].cause
+
+
+def test_a_task_that_asks_to_be_done_again_waits_on_the_queue_and_not_in_a_thread(world: Any) -> None:
+    start = world.clock.monotonic()
+    world.queue("low").put([task("later"), task("now")])
+    processor = Scripted(lambda name, attempt: Result("wait", again=300.0) if (name, attempt) == ("later", 1) else None)
+    tally = manager(world, processor).run_until_drained()
+    assert processor.done == [("later", 1), ("now", 1), ("later", 2)]
+    assert (tally.done, tally.waiting) == (2, 1)
+    assert world.clock.monotonic() - start >= 300
+
+
+def test_a_bit_check_that_is_not_settled_is_tried_three_times_with_a_wait_before_the_last(world: Any) -> None:
+    world.stores["1"].create_space("s")
+    world.record(Place("1", "s", "c"), "a" * 64)
+    world.queue("bit-integrity").put([task("c")])
+    start = world.clock.monotonic()
+    processor = BitCheckProcessor(Checker(world.providers, world.manifest))
+    tally = manager(world, processor, "bit-integrity").run_until_drained()
+    assert (tally.done, tally.waiting, tally.dead) == (1, 2, 0)
+    assert world.clock.monotonic() - start >= 300
+    assert world.manifest.get("1", "s", "c").outcome == "FAILURE"
+    (error,) = world.queue("bit-error").lease(10, visibility=60)
+    assert decode_task(error.body).row == "B18"  # type: ignore[union-attr]

@@ -1,0 +1,153 @@
+"""Leases of a worker manager: extended, lost, given back; and results that are written down before all."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from mill_workers import DEADLINE, Scripted, manager, task
+
+from millstream.log import LogSpec
+from millstream.mill.manifest import Event
+from millstream.mill.processor import Registry, Result, Sink
+from millstream.mill.settling import Tally
+from millstream.mill.tasks import BitCheck, QueueName, Repair, Task, decode_task
+from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.queue import LogWorkQueue
+
+
+def test_results_are_written_down_before_the_task_is_acknowledged(world: Any) -> None:
+    world.queue("low").put([task("c")])
+    follow_up: Task = Repair("s", "c")
+    event = Event("1", "s", "c", 1, "a" * 64)
+    processor = Scripted(lambda _, __: Result("done", events=(event,), tasks=((QueueName.REPAIR, follow_up),)))
+    order: list[str] = []
+
+    class Watched(Sink):
+        def settle(self, results: Any) -> None:
+            super().settle(results)
+            order.append(f"settled with {world.queue('low').depth().leased} leased")
+
+    sink = Watched(world.manifest, {"repair": world.queue("repair")})
+    WorkerManager([world.queue("low")], Registry({BitCheck: processor}), sink, world.clock).run_until_drained()
+    assert order[0] == "settled with 1 leased"
+    assert world.manifest.get("1", "s", "c").sha256 == "a" * 64
+    assert decode_task(world.queue("repair").lease(1, visibility=60)[0].body) == follow_up
+
+
+def test_a_result_that_cannot_be_written_down_gives_its_task_back_to_the_queue(world: Any) -> None:
+    class Broken(Sink):
+        def settle(self, results: Any) -> None:
+            raise OSError("the database is gone")
+
+    world.queue("low").put([task("c")])
+    worker = WorkerManager(
+        [world.queue("low")], Registry({BitCheck: Scripted()}), Broken(world.manifest, {}), world.clock
+    )
+    with pytest.raises(OSError, match="the database is gone"):
+        worker.run_until_drained()
+    depth = world.queue("low").depth()
+    assert (depth.ready, depth.leased) == (1, 0)
+
+
+def test_an_interrupted_manager_gives_back_what_it_holds(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(20)])
+
+    def interrupt(_: Tally) -> None:
+        raise KeyboardInterrupt
+
+    worker = WorkerManager(
+        [world.queue("low")],
+        Registry({BitCheck: Scripted()}),
+        Sink(world.manifest, {}),
+        world.clock,
+        WorkerSettings(threads=1),
+        on_progress=interrupt,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        worker.run_until_drained()
+    depth = world.queue("low").depth()
+    assert depth.leased == 0
+    assert depth.ready + worker.tally.done == 20
+
+
+def test_a_lease_is_extended_while_its_task_runs(world: Any) -> None:
+    world.queue("low").put([task("slow")])
+    extended = threading.Semaphore(0)
+
+    class Watched(LogWorkQueue):
+        def extend(self, lease: Any, *, visibility: float) -> Any:
+            lease = super().extend(lease, visibility=visibility)
+            extended.release()
+            return lease
+
+    def slow(_name: str, _attempt: int) -> None:
+        for _ in range(5):
+            world.clock.advance(31)
+            assert extended.acquire(timeout=DEADLINE)
+
+    world.queue("low").close()
+    queue = Watched(world.log_store.log(LogSpec("low")), world.clock)
+    processor = Scripted(slow)
+    tally = WorkerManager(
+        [queue], Registry({BitCheck: processor}), Sink(world.manifest, {}), world.clock, WorkerSettings(visibility=60.0)
+    ).run_until_drained()
+    assert (tally.done, tally.lost, processor.done) == (1, 0, [("slow", 1)])
+    queue.close()
+
+
+def test_the_result_of_a_lost_lease_is_dropped(world: Any) -> None:
+    world.queue("low").put([task("c")])
+    event = Event("1", "s", "c", 1, "a" * 64)
+    taken_over = threading.Event()
+
+    class Losing(LogWorkQueue):
+        def extend(self, lease: Any, *, visibility: float) -> Any:
+            try:
+                return super().extend(lease, visibility=visibility)
+            finally:
+                taken_over.set()
+
+    world.queue("low").close()
+    queue = Losing(world.log_store.log(LogSpec("low")), world.clock)
+
+    def slow(_name: str, attempt: int) -> Result | None:
+        if attempt > 1:
+            return None
+        world.clock.advance(120)  # past the lease: the queue gives the task to whoever asks
+        assert taken_over.wait(DEADLINE)
+        return Result("too late", events=(event,))
+
+    tally = WorkerManager(
+        [queue],
+        Registry({BitCheck: Scripted(slow)}),
+        Sink(world.manifest, {}),
+        world.clock,
+        WorkerSettings(visibility=60),
+    ).run_until_drained()
+    assert (tally.done, tally.lost) == (1, 1)
+    assert world.manifest.get("1", "s", "c") is None
+    queue.close()
+
+
+def test_after_a_stop_running_tasks_end_and_waiting_ones_go_back(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(10)])
+    started, go_on = threading.Event(), threading.Event()
+
+    def block(_name: str, _attempt: int) -> None:
+        started.set()
+        assert go_on.wait(DEADLINE)
+
+    processor = Scripted(block)
+    worker = manager(world, processor)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert started.wait(DEADLINE)
+    worker.stop()
+    go_on.set()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    depth = world.queue("low").depth()
+    assert (depth.ready, depth.leased) == (10 - len(processor.done), 0)
+    assert worker.tally.done == len(processor.done)
