@@ -112,8 +112,10 @@ def _record_spaces(node: Node, count: int) -> None:
     def digest(number: int) -> str:
         return hashlib.sha256(b"%d" % number).hexdigest()
 
-    node.manifest.record(Event(store, space, item, NOW, digest(n), 1000 + n) for store, space, item, n in copies())
-    node.manifest.apply(
+    node.manifest.writer.record(
+        Event(store, space, item, NOW, digest(n), 1000 + n) for store, space, item, n in copies()
+    )
+    node.manifest.writer.apply(
         CheckResult(
             store, space, item, Verdict.FAILURE if n % 4 == 3 and store == "second" else Verdict.SUCCESS,
             "B1", "found", "as it was" if n % 4 != 3 else "another sum", NOW + n, 1000 + n, digest(n), digest(n),

@@ -65,7 +65,7 @@ class World:
 
     def record(self, place: Place, sha256: str | None, *, size: int = 0, deleted: bool = False) -> None:
         event = Event(place.store, place.space, place.content_id, self.clock.now(), sha256, size, deleted=deleted)
-        self.manifest.record([event])
+        self.manifest.writer.record([event])
 
     def read(self, place: Place) -> bytes:
         with self.stores[place.store].open(place.space, place.content_id) as file:

@@ -60,7 +60,7 @@ def stale(world: Any, space: str, count: int, store: str = "2") -> list[str]:
     """Copies whose originals were deleted, as the manifest says."""
     names = [f"stale {number:03d}" for number in range(count)]
     fill(world, store, space, names)
-    world.manifest.record([Event("1", space, name, world.clock.now(), deleted=True) for name in names])
+    world.manifest.writer.record([Event("1", space, name, world.clock.now(), deleted=True) for name in names])
     return names
 
 

@@ -36,7 +36,7 @@ def test_a_space_is_reported_when_its_own_checks_have_ended(world: Any, tmp_path
 def test_what_only_the_manifest_knows_is_checked_and_system_spaces_are_not(world: Any, tmp_path: Path) -> None:
     fill(world, "1", "s", ["listed"])
     fill(world, "1", "x-quarantine", ["bad"])
-    world.manifest.record([Event("1", "s", "lost", 1, "a" * 64), Event("2", "t", "all lost", 1, "a" * 64)])
+    world.manifest.writer.record([Event("1", "s", "lost", 1, "a" * 64), Event("2", "t", "all lost", 1, "a" * 64)])
     bits = Bits(world, tmp_path)
     bits.run()
     assert take(bits.queue) == [

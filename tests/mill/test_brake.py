@@ -126,7 +126,7 @@ def filled(world: Any, count: int) -> Brake:
 def duplicate(world: Any, held: Brake, number: int) -> str:
     task = Duplicate("1", "2", "s", f"{number:03d}")
     result = DuplicationProcessor(world.providers, world.manifest, held).process(task, 1)
-    world.manifest.record(result.events)
+    world.manifest.writer.record(result.events)
     return result.summary
 
 

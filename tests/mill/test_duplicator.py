@@ -84,7 +84,7 @@ def duplicate(world: Any, task: Duplicate = ITEM) -> Result:
     if task.source in world.stores:
         world.seal(task.source)
     result = DuplicationProcessor(world.providers, world.manifest).process(task, 1)
-    world.manifest.record(result.events)
+    world.manifest.writer.record(result.events)
     return result
 
 

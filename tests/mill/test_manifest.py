@@ -56,8 +56,8 @@ def test_an_event_older_than_the_row_is_ignored_and_one_of_equal_or_later_time_w
 ) -> None:
     one_by_one, at_once = memory_manifest(), memory_manifest()
     for event in events:
-        one_by_one.record([event])
-    at_once.record(events)
+        one_by_one.writer.record([event])
+    at_once.writer.record(events)
     row = one_by_one.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.deleted) == expected
@@ -78,7 +78,7 @@ def test_the_last_event_in_time_decides_in_whatever_order_events_arrive(drawn: l
     for shuffled in (events, events[::-1], events[1::2] + events[::2]):
         manifest = memory_manifest()
         for event in shuffled:
-            manifest.record([event])
+            manifest.writer.record([event])
         rows = {row["content_id"]: row for row in manifest.rows("1", "s").to_pylist()}
         assert rows.keys() == last.keys()
         for content_id, event in last.items():
@@ -88,13 +88,13 @@ def test_the_last_event_in_time_decides_in_whatever_order_events_arrive(drawn: l
 
 def test_what_a_check_found_stays_while_the_checksum_stays_the_same() -> None:
     manifest = memory_manifest()
-    manifest.record([add(1)])
-    manifest.apply([found(Verdict.SUCCESS)])
-    manifest.record([add(2)])
+    manifest.writer.record([add(1)])
+    manifest.writer.apply([found(Verdict.SUCCESS)])
+    manifest.writer.record([add(2)])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.verified_at, row.outcome, row.detail) == (99, "SUCCESS", "B0 kind: detail")
-    manifest.record([add(3, B)])
+    manifest.writer.record([add(3, B)])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.verified_at, row.checked_at, row.outcome) == (None, None, None)
@@ -102,8 +102,8 @@ def test_what_a_check_found_stays_while_the_checksum_stays_the_same() -> None:
 
 def test_only_bytes_that_match_count_as_verified() -> None:
     manifest = memory_manifest()
-    manifest.record([add(1)])
-    manifest.apply([found(Verdict.SUCCESS, content="not-read")])
+    manifest.writer.record([add(1)])
+    manifest.writer.apply([found(Verdict.SUCCESS, content="not-read")])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.verified_at, row.checked_at) == (None, 99)
@@ -111,16 +111,16 @@ def test_only_bytes_that_match_count_as_verified() -> None:
 
 def test_a_result_about_an_item_that_was_deleted_meanwhile_changes_nothing() -> None:
     manifest = memory_manifest()
-    manifest.record([add(1), delete(2)])
+    manifest.writer.record([add(1), delete(2)])
     before = manifest.get("1", "s", "c")
-    manifest.apply([found(Verdict.FAILURE, action=ManifestAction.MARK_MISSING), found(Verdict.SUCCESS)])
+    manifest.writer.apply([found(Verdict.FAILURE, action=ManifestAction.MARK_MISSING), found(Verdict.SUCCESS)])
     assert manifest.get("1", "s", "c") == before
 
 
 def test_a_result_about_a_version_that_is_gone_changes_nothing() -> None:
     manifest = memory_manifest()
-    manifest.record([add(1, B)])
-    manifest.apply([found(Verdict.FAILURE, manifest=A, provider="c" * 64, action=ManifestAction.SET_TO_STORE)])
+    manifest.writer.record([add(1, B)])
+    manifest.writer.apply([found(Verdict.FAILURE, manifest=A, provider="c" * 64, action=ManifestAction.SET_TO_STORE)])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.outcome) == (B, None)
@@ -128,11 +128,11 @@ def test_a_result_about_a_version_that_is_gone_changes_nothing() -> None:
 
 def test_an_outcome_changes_the_row_as_it_asks() -> None:
     manifest = memory_manifest()
-    manifest.record([add(1)])
-    manifest.apply([found(Verdict.FAILURE, action=ManifestAction.MARK_MISSING)])
+    manifest.writer.record([add(1)])
+    manifest.writer.apply([found(Verdict.FAILURE, action=ManifestAction.MARK_MISSING)])
     row = manifest.get("1", "s", "c")
     assert row is not None and row.missing
-    manifest.apply([found(Verdict.FAILURE, provider=B, action=ManifestAction.SET_TO_STORE)])
+    manifest.writer.apply([found(Verdict.FAILURE, provider=B, action=ManifestAction.SET_TO_STORE)])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.size, row.missing) == (B, 5, False)
@@ -140,19 +140,19 @@ def test_an_outcome_changes_the_row_as_it_asks() -> None:
 
 def test_an_unrecorded_item_gets_a_row_from_the_provider_unless_it_has_one_by_now() -> None:
     manifest = memory_manifest()
-    manifest.apply([found(Verdict.FAILURE, manifest=None, provider=B, action=ManifestAction.CREATE)])
+    manifest.writer.apply([found(Verdict.FAILURE, manifest=None, provider=B, action=ManifestAction.CREATE)])
     row = manifest.get("1", "s", "c")
     assert row is not None
     assert (row.sha256, row.size, row.outcome) == (B, 5, "FAILURE")
-    manifest.apply([found(Verdict.FAILURE, manifest=None, provider=A, action=ManifestAction.CREATE)])
+    manifest.writer.apply([found(Verdict.FAILURE, manifest=None, provider=A, action=ManifestAction.CREATE)])
     row = manifest.get("1", "s", "c")
     assert row is not None and row.sha256 == B
 
 
 def test_a_retry_is_not_written_down() -> None:
     manifest = memory_manifest()
-    manifest.record([add(1)])
-    manifest.apply([found(Verdict.RETRY)])
+    manifest.writer.record([add(1)])
+    manifest.writer.apply([found(Verdict.RETRY)])
     row = manifest.get("1", "s", "c")
     assert row is not None and row.outcome is None
 
@@ -160,8 +160,8 @@ def test_a_retry_is_not_written_down() -> None:
 def test_rows_come_as_an_arrow_table_in_order_of_their_keys() -> None:
     manifest = memory_manifest()
     names = ["ä", "b", "a/b", "\U0001f600", "Z", "\ue000"]
-    manifest.record([add(n, content_id=name, store=store) for store in "21" for n, name in enumerate(names)])
-    manifest.record([delete(99, "b")])
+    manifest.writer.record([add(n, content_id=name, store=store) for store in "21" for n, name in enumerate(names)])
+    manifest.writer.record([delete(99, "b")])
     table = manifest.rows()
     assert table.schema == MANIFEST_SCHEMA
     keys = list(zip(*(table.column(name).to_pylist() for name in ("store", "space", "content_id")), strict=True))
@@ -175,15 +175,15 @@ def test_rows_come_as_an_arrow_table_in_order_of_their_keys() -> None:
 def test_rows_can_be_walked_in_pages_and_looked_up_in_any_number() -> None:
     manifest = memory_manifest()
     names = [f"{n:05d}" for n in range(2500)]
-    manifest.record(add(1, content_id=name) for name in names)
+    manifest.writer.record(add(1, content_id=name) for name in names)
     assert [row.content_id for row in manifest.scan("1", "s")] == names
     assert list(manifest.get_many("1", "s", [*names, "absent"])) == names
 
 
 def test_the_replicas_of_an_item_are_its_rows_in_every_store() -> None:
     manifest = memory_manifest()
-    manifest.record([add(1, store=store) for store in "321"])
-    manifest.record([Event("2", "s", "c", 5, deleted=True)])
+    manifest.writer.record([add(1, store=store) for store in "321"])
+    manifest.writer.record([Event("2", "s", "c", 5, deleted=True)])
     assert [(row.store, row.deleted) for row in manifest.replicas("s", "c")] == [
         ("1", False),
         ("2", True),
@@ -193,7 +193,7 @@ def test_the_replicas_of_an_item_are_its_rows_in_every_store() -> None:
 
 def test_the_schema_has_the_fields_of_a_row() -> None:
     row = memory_manifest()
-    row.record([add(1)])
+    row.writer.record([add(1)])
     first = row.get("1", "s", "c")
     assert first is not None
     assert row.rows().to_pylist() == [msgspec.to_builtins(first)]

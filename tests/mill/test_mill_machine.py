@@ -132,7 +132,7 @@ class Repository(RuleBasedStateMachine):
         return data
 
     def record(self, event: Event) -> None:
-        self.manifest.record([event])
+        self.manifest.writer.record([event])
 
     def tick(self) -> int:
         """The time of an event. Folders have the machine's clock, so the model's runs ahead of it."""

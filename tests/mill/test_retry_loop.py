@@ -72,7 +72,7 @@ def duplicate(world: Any, destination: str) -> set[str]:
             again(world)
             processor = DuplicationProcessor(world.providers, world.manifest)
             result = processor.process(decode_task(lease.body), 1)
-            world.manifest.record(result.events)
+            world.manifest.writer.record(result.events)
             rows.add(result.summary.split()[0])
         queue.ack(leases)
     return rows

@@ -57,7 +57,7 @@ class Drill:
         processor, rows = DuplicationProcessor(providers, self.world.manifest), []
         while leases := queue.lease(100, visibility=1000):
             results = [processor.process(decode_task(lease.body), 1) for lease in leases]
-            self.world.manifest.record([event for result in results for event in result.events])
+            self.world.manifest.writer.record([event for result in results for event in result.events])
             queue.ack(leases)
             rows += [result.summary.split()[0] for result in results]
         return rows

@@ -91,7 +91,7 @@ def fill(source: LocalStore, manifest: Manifest) -> None:
     source.create_space("docs")
     for number in range(ITEMS):
         info = source.put("docs", f"item-{number}", io.BytesIO(draw.randbytes(draw.randrange(100_000))))
-        manifest.record([Event("a", "docs", info.content_id, 2**60, info.checksum(), info.size)])
+        manifest.writer.record([Event("a", "docs", info.content_id, 2**60, info.checksum(), info.size)])
 
 
 def kill_in_the_midst(jobs: Path, worker: int) -> None:

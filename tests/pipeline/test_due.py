@@ -55,7 +55,7 @@ class Kept:
         for store in list(self.stores)[:copies]:
             place = (store, name)
             info = self.stores[store].put("docs", name, io.BytesIO(content))
-            self.manifest.record([Event(store, "docs", name, 1, info.checksum(), info.size)])
+            self.manifest.writer.record([Event(store, "docs", name, 1, info.checksum(), info.size)])
             path = self.stores[store].path_of("docs", name)
             self.sizes[place] = info.size
             self.sole |= {place} if copies == 1 else set()
@@ -75,11 +75,11 @@ class Kept:
             return
         self.age[place] = self.now - at
         result = CheckResult(place[0], "docs", place[1], Verdict.SUCCESS, "B1", "", "", at, 1, *[checksum] * 3)
-        self.manifest.apply([result])
+        self.manifest.writer.apply([result])
         if kind == "failed":
             self.failed.add(place)
             again = CheckResult(place[0], "docs", place[1], Verdict.FAILURE, "B3", "sour", "", at + 1, 1, checksum)
-            self.manifest.apply([again])
+            self.manifest.writer.apply([again])
 
     def urgency(self, place: Name, older_than: int) -> int:
         """The plain model: -1 is not due."""
@@ -148,7 +148,7 @@ def test_sweeps_within_a_budget_read_everything_in_the_end_and_nothing_twice(
     rule = DueRule(older_than=DAY, budget=sum(kept.sizes.values()) // 3)
     for turn in range(8):
         sweep, judged = kept.sweep(spark, f"run-{turn}", rule)
-        kept.manifest.apply(judged.results())
+        kept.manifest.writer.apply(judged.results())
         found = [place for place in read_by(sweep) if place not in kept.contradicted]
         if not found:
             break
@@ -171,7 +171,7 @@ def test_what_was_never_due_gets_no_report_and_what_rots_meanwhile_is_found_when
     kept.add("only", copies=2)
     urls = {name: store.url for name, store in kept.stores.items()}
     sweep = run_integrity(spark, tmp_path / "jobs", "first", urls, kept.manifest.rows())
-    kept.manifest.apply(run_report(spark, tmp_path / "jobs", sweep).results())
+    kept.manifest.writer.apply(run_report(spark, tmp_path / "jobs", sweep).results())
     flip_bit(kept.stores["second"].path_of("docs", "only"))
     _, judged = kept.sweep(spark, "soon", DueRule(older_than=DAY))
     assert judged.spaces() == []

@@ -58,9 +58,9 @@ class Stores:
             info = self.stores[store].put("docs", name, io.BytesIO(b"other" if changed else body))
             if draw.random() < 0.8:
                 time = draw.choice([1, LATER, LATER])
-                self.manifest.record([Event(store, "docs", name, time, info.checksum(), info.size)])
+                self.manifest.writer.record([Event(store, "docs", name, time, info.checksum(), info.size)])
         if "a" not in shown and draw.random() < 0.5:
-            self.manifest.record([Event("a", "docs", name, LATER, deleted=True)])
+            self.manifest.writer.record([Event("a", "docs", name, LATER, deleted=True)])
 
     @property
     def urls(self) -> dict[str, str]:

@@ -62,7 +62,7 @@ class Copies:
     def put(self, store: str, name: str, content: bytes, *, record: bool = True) -> None:
         info = self.stores[store].put("docs", name, io.BytesIO(content))
         if record:
-            self.manifest.record([Event(store, "docs", name, YESTERDAY, info.checksum(), info.size)])
+            self.manifest.writer.record([Event(store, "docs", name, YESTERDAY, info.checksum(), info.size)])
 
     def path(self, store: str, name: str) -> Path:
         return self.stores[store].path_of("docs", name)
@@ -89,7 +89,7 @@ def test_whole_copies_are_all_found_whole(spark: SparkSession, tmp_path: Path, c
         assert (report.result, report.coverage) == (ReportResult.SUCCESS, 1.0)
         assert (report.listed, report.checked, report.bytes) == (len(copies.ids), len(copies.ids), size)
     assert sweep.record.bytes == 3 * size
-    copies.manifest.apply(judged.results())
+    copies.manifest.writer.apply(judged.results())
     assert all(copies.manifest.rows().column("verified_at").is_valid().to_pylist())
 
 
@@ -99,9 +99,9 @@ def test_p9_every_kind_of_damage_is_found_and_nothing_else(spark: SparkSession, 
     remove(copies.path("third", "item-0005"))
     copies.put("third", "stranger", b"not recorded", record=False)
     copies.put("second", "item-0007", b"overwritten", record=False)
-    copies.manifest.record([Event("first", "docs", "item-0009", YESTERDAY + 1, deleted=True)])
-    copies.manifest.record([Event("first", "docs", "never-there", YESTERDAY, deleted=True)])
-    copies.manifest.record([Event("second", "docs", "lost", YESTERDAY, "0" * 64, 10)])
+    copies.manifest.writer.record([Event("first", "docs", "item-0009", YESTERDAY + 1, deleted=True)])
+    copies.manifest.writer.record([Event("first", "docs", "never-there", YESTERDAY, deleted=True)])
+    copies.manifest.writer.record([Event("second", "docs", "lost", YESTERDAY, "0" * 64, 10)])
     for place in (("third", "stranger"), ("second", "item-0007"), ("first", "item-0009")):
         make_old(copies.path(*place))
 
@@ -292,7 +292,7 @@ def test_an_inventory_of_no_store_is_refused(spark: SparkSession, tmp_path: Path
 
 
 def test_a_copy_elsewhere_is_counted_by_its_sum(spark: SparkSession, tmp_path: Path, copies: Copies) -> None:
-    copies.manifest.record([Event("third", "docs", "plain.txt", YESTERDAY + 1, "1" * 64, 1)])
+    copies.manifest.writer.record([Event("third", "docs", "plain.txt", YESTERDAY + 1, "1" * 64, 1)])
     copies.put("first", "alone", b"only here")
     sweep = run_integrity(spark, tmp_path / "jobs", "run", copies.urls, copies.manifest.rows())
     table = pq.read_table(sweep.facts, columns=["store", "content_id", "elsewhere"])

@@ -42,7 +42,7 @@ def data(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
         store = node.providers["primary"]
         store.create_space("docs")
         info = store.put("docs", "readme", io.BytesIO(b"read me"))
-        node.manifest.record([Event("primary", "docs", "readme", 1, info.checksum(), info.size)])
+        node.manifest.writer.record([Event("primary", "docs", "readme", 1, info.checksum(), info.size)])
     return tmp_path
 
 

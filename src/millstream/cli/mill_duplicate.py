@@ -60,7 +60,7 @@ def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str
     """Record that items were deleted from STORE on purpose, so that their copies may be deleted too."""
     with Node.open(settings) as node:
         now = node.clock.now()
-        node.manifest.record([Event(store, space, name, now, deleted=True) for name in content_ids])
+        node.manifest.writer.record([Event(store, space, name, now, deleted=True) for name in content_ids])
     if as_json:
         print_json({"tombstones": len(content_ids)})
     else:

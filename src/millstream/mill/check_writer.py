@@ -23,4 +23,4 @@ class CheckWriter:
         for group in groups(results, _GROUP):
             if self._bit_log is not None:
                 self._bit_log.append(group)
-            self._manifest.apply(group)
+            self._manifest.writer.apply(group)

@@ -113,7 +113,7 @@ class Sink:
         events = [event for result in results for event in result.events]
         checks = [check for result in results for check in result.checks]
         if events:
-            self._manifest.record(events)  # first: a delete that is duplicated at once needs its tombstone
+            self._manifest.writer.record(events)  # first: a delete that is duplicated at once needs its tombstone
         for name in QueueName:
             bodies = [encode_task(task) for result in results for queue, task in result.tasks if queue == name]
             if bodies:

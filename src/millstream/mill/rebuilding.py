@@ -47,7 +47,7 @@ def rebuild_content_index(
     looked_at = written = 0
     for events in groups(log.present(store, space), _GROUP):
         rows = [row for row in map(manifest_event, events) if row is not None]
-        manifest.record(rows)
+        manifest.writer.record(rows)
         looked_at, written = looked_at + len(events), written + len(rows)
     return Rebuilt(store, space, looked_at, written)
 

@@ -34,7 +34,7 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
         now = providers.clock.now()
         found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
         events = [event for event in found if event is not None and event.sha256]
-        manifest.record(events)
+        manifest.writer.record(events)
         listed += len(group)
         recorded += len(events)
         without += len([event for event in found if event is not None]) - len(events)

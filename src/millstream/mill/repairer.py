@@ -80,7 +80,7 @@ class Repairer:
             for cure in plan.cures:
                 events.append(self._heal(plan, cure, Place(cure.store, space, content_id), reason))
         finally:
-            self._manifest.apply([_check_result(event) for event in events if event.healed])
+            self._manifest.writer.apply([_check_result(event) for event in events if event.healed])
             self._log.append(events)
         return Healing(plan, tuple(events))
 

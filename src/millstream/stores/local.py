@@ -231,7 +231,9 @@ class LocalStore:
 
     def _require_space(self, space: str) -> None:
         if not self.has_space(space):
-            raise SpaceNotFoundError(f"there is no space {space!r} in {self._url}; create it first")
+            raise SpaceNotFoundError(
+                f"there is no space {space!r} in {self._url}; make it, as `millstream store put --create` does"
+            )
 
     def _no_item(self, space: str, content_id: str) -> Exception:
         self._require_space(space)

@@ -102,7 +102,9 @@ class LocalBulk:
             if folder is not None and status is not None and stat.S_ISREG(status.st_mode):
                 return _Target(folder, path[-1]), status
         if folders.get((spell_name(space),)) is None:
-            raise SpaceNotFoundError(f"there is no space {space!r} in {self._root}; create it first")
+            raise SpaceNotFoundError(
+                f"there is no space {space!r} in {self._root}; make it, as `millstream store put --create` does"
+            )
         raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {self._root}")
 
     def _write(self, _folders: OpenFolders, _space: str, item: NewItem, drafts: contextlib.ExitStack) -> _Written:

@@ -169,7 +169,9 @@ class MemoryStore:
         try:
             return self._spaces[check_space(space)]
         except KeyError:
-            raise SpaceNotFoundError(f"there is no space {space!r} in {self.url}; create it first") from None
+            raise SpaceNotFoundError(
+                f"there is no space {space!r} in {self.url}; make it, as `millstream store put --create` does"
+            ) from None
 
     def _item(self, space: str, content_id: str) -> _Item:
         try:

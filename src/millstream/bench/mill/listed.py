@@ -48,7 +48,7 @@ def prepare(folder: Path, items: int) -> None:
     for store in (SOURCE, COPY):
         for first in range(0, items, CHUNK):
             numbers = range(first, min(first + CHUNK, items))
-            manifest.record([Event(store, SPACE, _name(n), AT, f"{n:064x}", 1000) for n in numbers])
+            manifest.writer.record([Event(store, SPACE, _name(n), AT, f"{n:064x}", 1000) for n in numbers])
     engine.dispose()
 
 

@@ -202,7 +202,7 @@ def copy_missing(
 def _record_copies(folder: JobFolder, manifest: Manifest) -> JobRecord:
     rows = failed = size = 0
     for part in parquet_rows(folder.data, ["events", "bytes", "error"], rows=1000):
-        manifest.record(event for data in part.column("events").to_pylist() for event in decode_events(data))
+        manifest.writer.record(event for data in part.column("events").to_pylist() for event in decode_events(data))
         rows += part.num_rows
         failed += part.num_rows - part.column("error").null_count
         size += pc.sum(part.column("bytes")).as_py() or 0

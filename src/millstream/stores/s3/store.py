@@ -255,7 +255,9 @@ class S3Store:
         return ItemNotFoundError(f"there is no {content_id!r} in {self._shown(space)}")
 
     def _no_space(self, space: str) -> SpaceNotFoundError:
-        return SpaceNotFoundError(f"there is no space {space!r} in {self._address}; create it first")
+        return SpaceNotFoundError(
+            f"there is no space {space!r} in {self._address}; make it, as `millstream store put --create` does"
+        )
 
     def _exists(self, space: str, upload: Upload) -> AlreadyExistsError:
         return AlreadyExistsError(f"{upload.content_id!r} exists in {self._shown(space)} already")

@@ -1,0 +1,106 @@
+"""The table of the manifest, and what is written into it and read out of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+import sqlalchemy as sa
+
+from millstream.mill.bitcheck import ManifestAction, Verdict
+
+MANIFEST_SCHEMA = pa.schema(
+    [
+        pa.field("store", pa.string(), nullable=False),
+        pa.field("space", pa.string(), nullable=False),
+        pa.field("content_id", pa.string(), nullable=False),
+        pa.field("sha256", pa.string()),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("mimetype", pa.string(), nullable=False),
+        pa.field("modified", pa.int64(), nullable=False),
+        pa.field("deleted", pa.bool_(), nullable=False),
+        pa.field("missing", pa.bool_(), nullable=False),
+        pa.field("checked_at", pa.int64()),
+        pa.field("verified_at", pa.int64()),
+        pa.field("outcome", pa.string()),
+        pa.field("detail", pa.string()),
+    ]
+)
+"""The manifest as an Arrow table. Times are microseconds since the epoch, UTC; ``sha256`` is lower-case hex."""
+
+metadata = sa.MetaData()
+
+manifest_table = sa.Table(
+    "mill_manifest",
+    metadata,
+    sa.Column("store", sa.Text, primary_key=True),
+    sa.Column("space", sa.Text, primary_key=True),
+    sa.Column("content_id", sa.Text, primary_key=True),
+    sa.Column("sha256", sa.Text),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("mimetype", sa.Text, nullable=False),
+    sa.Column("modified", sa.BigInteger, nullable=False),
+    sa.Column("deleted", sa.Boolean, nullable=False),
+    sa.Column("missing", sa.Boolean, nullable=False),
+    sa.Column("checked_at", sa.BigInteger),
+    sa.Column("verified_at", sa.BigInteger),
+    sa.Column("outcome", sa.Text),
+    sa.Column("detail", sa.Text),
+    sa.Index("mill_manifest_item", "space", "content_id"),
+    sqlite_with_rowid=False,
+)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A content item was added (or changed, or copied) or deleted at ``at`` (microseconds since the epoch, UTC)."""
+
+    store: str
+    space: str
+    content_id: str
+    at: int
+    sha256: str | None = None
+    size: int = 0
+    mimetype: str = "application/octet-stream"
+    deleted: bool = False
+
+
+class ManifestRow(msgspec.Struct, frozen=True):
+    """What the manifest says of one content item in one store; the fields are those of :data:`MANIFEST_SCHEMA`.
+
+    ``verified_at`` is when its bytes last matched ``sha256``; ``outcome`` and ``detail`` are of the last check.
+    """
+
+    store: str
+    space: str
+    content_id: str
+    sha256: str | None
+    size: int
+    mimetype: str
+    modified: int
+    deleted: bool
+    missing: bool
+    checked_at: int | None = None
+    verified_at: int | None = None
+    outcome: str | None = None
+    detail: str | None = None
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """What a check found, ready for the manifest, a report and a repair.
+
+    ``manifest``, ``provider`` and ``content`` are the observed sums (hex) or answers; ``size`` is in bytes,
+    ``checked_at`` in microseconds since the epoch, UTC; ``row`` and ``kind`` are those of the outcome.
+    """
+
+    store: str
+    space: str
+    content_id: str
+    verdict: Verdict
+    row: str
+    kind: str
+    detail: str
+    checked_at: int
+    size: int = 0
+    manifest: str | None = None
+    provider: str | None = None
+    content: str | None = None
+    action: ManifestAction = ManifestAction.KEEP

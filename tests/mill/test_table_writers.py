@@ -1,0 +1,45 @@
+"""Each table of the mill has one writer, which the documentation names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import millstream
+
+PACKAGE = Path(millstream.__file__).parent
+
+
+def places(pattern: str) -> set[str]:
+    """The modules of the package with a line that matches."""
+    found = re.compile(pattern)
+    return {
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if found.search(path.read_text("utf-8"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("statement", "modules"),
+    [
+        (r"(insert|update|delete)\(_?(manifest|manifest_table)\)", {"mill/manifest_writer.py"}),
+        (r"(?i)(insert into|update|delete from|replace into) mill_(manifest|audit_log|bit_log)", set()),
+        (r"\baudit_log\.append\(", set()),
+        (r"\blog\.append\(audits\)", {"mill/processor.py"}),
+        (r"(\b|_)bit_log\.append\(", {"mill/check_writer.py", "mill/rebuilding.py"}),
+        (r"(\b|_)bit_log\.purge\(", {"mill/reporting.py"}),
+    ],
+)
+def test_nobody_else_writes(statement: str, modules: set[str]) -> None:
+    assert places(statement) == modules
+
+
+def test_the_documentation_names_the_writers() -> None:
+    text = (PACKAGE.parents[1] / "docs" / "mill.md").read_text("utf-8")
+    for table, writer in {
+        "mill_manifest": "manifest_writer.ManifestWriter",
+        "mill_audit_log": "processor.Sink",
+        "mill_bit_log": "check_writer.CheckWriter",
+    }.items():
+        assert re.search(rf"\| `{table}` \|.*`{writer}`", text)
