@@ -39,7 +39,7 @@ def test_every_message_but_ticks_is_in_the_share_of_its_source(
     tick = Message(b"", source=make_tick().source, event_time=9, received_at=9, id=10_000)
     rows = []
     for shard, share in shares_of(to_arrow([*messages, tick]), shards):
-        found = events_of(read_share(write_share(share)))
+        found = events_of([read_share(write_share(share))])
         assert found.schema == EVENT_SCHEMA
         rows += [(shard, row) for row in found.to_pylist()]
     expected = [event_of(message) for message in messages]
@@ -169,4 +169,4 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_the_digest_is_that_of_the_body() -> None:
     (_, share) = next(iter(shares_of(to_arrow([Message(b"x", "k", "s", 1, 1, id=1)]), 1)))
-    assert events_of(read_share(write_share(share)))["digest"].to_pylist() == [hashlib.sha256(b"x").hexdigest()]
+    assert events_of([read_share(write_share(share))])["digest"].to_pylist() == [hashlib.sha256(b"x").hexdigest()]

@@ -8,7 +8,8 @@ Arrow IPC stream. What is shuffled is a few large values.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +34,13 @@ SHARE_SCHEMA = pa.schema(
 """A share as it travels: ``EVENT_SCHEMA`` with the digest (SHA-256 of the body) as bytes."""
 
 
+@lru_cache(1 << 17)
 def shard_of(source: str, shards: int) -> int:
     """The shard, from 0 on, of all messages of *source*: the CRC-32 of its UTF-8 bytes modulo *shards*."""
     return zlib.crc32(source.encode("utf-8")) % shards
 
+
+_Rows = npt.NDArray[np.int64]
 
 Cuts = Mapping[str, Sequence[int]]
 """Sources whose messages several shards share, and the event times, ascending, at which the next one takes over."""
@@ -49,13 +53,21 @@ def shares_of(
 
     *whole* shares are the messages themselves, ticks too (those of the first shard).
     """
-    for shard, rows in _deal(messages, shards, cuts or {}, ticks=0 if whole else -1):
-        share = messages.take(pa.array(rows))
-        yield shard, share if whole else _share(share)
+    order, edges = _deal(messages, shards, cuts or {}, ticks=0 if whole else -1)
+    dealt = messages.take(pa.array(order))  # once for all shards: what a take costs does not depend on the rows alone
+    if not whole:
+        dealt = _share(dealt)
+    for shard in range(shards):
+        begin, end = int(edges[shard]), int(edges[shard + 1])
+        if begin < end:
+            yield shard, dealt.slice(begin, end - begin)
 
 
-def _deal(messages: pa.RecordBatch, shards: int, cuts: Cuts, ticks: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """The rows of *messages* that each shard gets, in order; the shard *ticks* gets the ticks, -1 is nobody."""
+def _deal(messages: pa.RecordBatch, shards: int, cuts: Cuts, ticks: int) -> tuple[_Rows, _Rows]:
+    """The rows of *messages* by shard, those of a shard in order, and where each shard's begin and end among them.
+
+    The shard *ticks* gets the ticks; -1 is nobody.
+    """
     encoded = messages.column("source").dictionary_encode()
     places = [ticks if name == TICK_SOURCE else shard_of(name, shards) for name in encoded.dictionary.to_pylist()]
     place = np.array(places, np.int64)[encoded.indices.to_numpy()]
@@ -65,9 +77,7 @@ def _deal(messages: pa.RecordBatch, shards: int, cuts: Cuts, ticks: int) -> Iter
         place[rows] = (place[rows] + after) % shards
     order = np.argsort(place, kind="stable")
     edges = np.searchsorted(place[order], np.arange(shards + 1))
-    for shard in range(shards):
-        if edges[shard] < edges[shard + 1]:
-            yield shard, order[edges[shard] : edges[shard + 1]]
+    return order[edges[0] :], edges - edges[0]
 
 
 def write_share(share: pa.RecordBatch) -> bytes:
@@ -83,11 +93,12 @@ def read_share(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()
 
 
-def events_of(share: pa.Table) -> pa.Table:
-    """*share* (:data:`SHARE_SCHEMA`) as a table of ``EVENT_SCHEMA``: the digests become text."""
-    digests = share["digest"].combine_chunks()
-    position = share.schema.get_field_index("digest")
-    return share.set_column(position, EVENT_SCHEMA.field("digest"), hexadecimal(digests)).cast(EVENT_SCHEMA)
+def events_of(shares: Iterable[pa.Table]) -> pa.Table:
+    """All of *shares* (:data:`SHARE_SCHEMA`) as one table of ``EVENT_SCHEMA``: the digests become text."""
+    rows = pa.concat_tables([SHARE_SCHEMA.empty_table(), *shares]).combine_chunks()
+    columns = {name: rows[name] for name in SHARE_SCHEMA.names}
+    columns["digest"] = hexadecimal(rows["digest"].combine_chunks())
+    return pa.table(columns, EVENT_SCHEMA)
 
 
 def _share(messages: pa.RecordBatch) -> pa.RecordBatch:

@@ -78,7 +78,7 @@ def _try(spark: SparkSession, store_url: str, wanted: LogRange, choices: Sequenc
 
 def _try_part(parts: Iterable[pa.RecordBatch], choices: Sequence[BatchConfig]) -> Iterator[pa.RecordBatch]:
     """The figures of each of *choices* over the events of a shard."""
-    shares = [events_of(read_share(share)) for part in parts for share in part.column("share").to_pylist()]
+    shares = [events_of(map(read_share, part.column("share").to_pylist())) for part in parts if len(part)]
     if not shares:
         return
     events = pa.concat_tables(shares).combine_chunks()

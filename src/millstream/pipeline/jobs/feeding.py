@@ -114,10 +114,10 @@ class Feeder:
                 yield _tick_rows(messages.filter(ticks))
                 messages = messages.filter(pc.invert(ticks))
             self._waiting = pa.concat_tables([self._waiting, messages])
-            shares = [event_columns(batch) for batch in messages.to_batches()]
+            parts = [event_columns(batch) for batch in messages.to_batches()]
+            events = pa.concat_tables([EVENT_SCHEMA.empty_table(), *parts])
         else:
-            shares = [events_of(share) for share in shares]
-        events = pa.concat_tables([EVENT_SCHEMA.empty_table(), *shares])
+            events = events_of(shares)
         if self._sorted:
             events = events.sort_by([("received_at", "ascending"), ("id", "ascending")])
         yield self._rows(self._batcher.step(events, bound))

@@ -12,7 +12,6 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from millstream.batching import Rulebook
 from millstream.batching.batchlog import OUTPUT_SCHEMA, output_rows
-from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columnengines import Closed
 from millstream.batching.figures import measure_closed, measure_delays
@@ -69,7 +68,7 @@ class ShardBatcher(StatefulProcessor):
         kept = self._state.get()
         batcher = ColumnBatcher(self._rules, kept[0] if kept else tick.seed)
         shares = sorted((row for row in parts if not row.tick), key=lambda row: row.first_id)
-        events = _events([row.share for row in shares])
+        events = events_of(read_share(row.share) for row in shares)
         closed = batcher.step(events, tick.received_to)
         self._state.update((batcher.snapshot(),))
         told = (int(key[0]), tick.first_id, tick.last_id, batcher.due, _write(output_rows(closed)))
@@ -82,10 +81,6 @@ class ShardBatcher(StatefulProcessor):
 def closed_schema() -> Any:
     """:data:`CLOSED_SCHEMA` for Spark."""
     return spark_schema(CLOSED_SCHEMA)
-
-
-def _events(shares: list[bytes]) -> pa.Table:
-    return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(events_of(read_share(share)) for share in shares)])
 
 
 def _counts(closed: Closed) -> tuple[int, int, int]:
