@@ -21,6 +21,7 @@ from millstream.batching.errors import BoundBrokenError, FlushedError
 from millstream.batching.event import Event, EventBatch, Outcome
 from millstream.batching.naming import CLOSED_SCHEMA, name_columns
 from millstream.batching.openrecords import OpenRecords
+from millstream.batching.standing import Together
 
 
 class Closed(NamedTuple):
@@ -169,23 +170,12 @@ class OrderFreeColumns:
         return rows.filter(waiting).to_numpy().astype(np.int64), rejects.filter(pc.invert(waiting))
 
 
-class RecordColumns:
+class RecordColumns(Together[Engine]):
     """An engine for single records, fed with the rows of tables: for what depends on the order of records."""
 
     def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
         self._engine = engine
-
-    @property
-    def clock(self) -> int | None:
-        return self._engine.clock
-
-    @property
-    def due(self) -> int | None:
-        return self._engine.due
-
-    @property
-    def open_sources(self) -> int:
-        return self._engine.open_sources
 
     def check(self, events: pa.Table) -> None:
         self._engine.check(_records(events))

@@ -12,34 +12,22 @@ from functools import partial
 import msgspec
 
 from millstream.batching.config import BatchConfig
-from millstream.batching.engine import Engine, EngineState, earliest
+from millstream.batching.engine import Engine, EngineState
 from millstream.batching.event import Cut, Event, EventBatch, Outcome, Row
 from millstream.batching.identity import name_batch
 from millstream.batching.orderfree import OrderFree, by_close, by_start
+from millstream.batching.standing import Beside
 
 
-class Side:
+class Side(Beside[OrderFree]):
     """The policy ``side``: late records are batched among themselves, by the same rules and a longer delay."""
 
     def __init__(self, config: BatchConfig) -> None:
         self._max_delay = config.max_delay
-        self._punctual = OrderFree(config.punctual, partial(name_batch, config))
-        self._late = OrderFree(config.patient, partial(name_batch, config, kind="side"))
-
-    @property
-    def clock(self) -> int | None:
-        """The clock of both engines."""
-        return self._punctual.clock
-
-    @property
-    def due(self) -> int | None:
-        """The earlier of what the two engines say."""
-        return earliest([self._punctual, self._late])
-
-    @property
-    def open_sources(self) -> int:
-        """How many sources have open records in the engine that has most of them."""
-        return max(self._punctual.open_sources, self._late.open_sources)
+        super().__init__(
+            OrderFree(config.punctual, partial(name_batch, config)),
+            OrderFree(config.patient, partial(name_batch, config, kind="side")),
+        )
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*."""
@@ -50,26 +38,26 @@ class Side:
         self._punctual.check(events)
         late = [event for event in events if event.event_time < event.received_at - self._max_delay]
         others = [event for event in events if event.event_time >= event.received_at - self._max_delay]
-        return _together(self._punctual.receive(others), self._late.receive(late), by_close)
+        return _together(self._punctual.receive(others), self._other.receive(late), by_close)
 
     def advance(self, bound: int) -> Outcome:
         """Settle what is certain at *bound* in both."""
-        return _together(self._punctual.advance(bound), self._late.advance(bound), by_close)
+        return _together(self._punctual.advance(bound), self._other.advance(bound), by_close)
 
     def flush(self) -> Outcome:
         """Close everything in both."""
-        return _together(self._punctual.flush(), self._late.flush(), by_start)
+        return _together(self._punctual.flush(), self._other.flush(), by_start)
 
     def dump(self) -> EngineState:
         """The memory of both."""
-        return msgspec.structs.replace(self._punctual.dump(), late=self._late.dump().sources)
+        return msgspec.structs.replace(self._punctual.dump(), late=self._other.dump().sources)
 
     def load(self, state: EngineState) -> None:
         """Go on from *state*."""
-        _load(self._punctual, self._late, state)
+        _load(self._punctual, self._other, state)
 
 
-class Amend:
+class Amend(Beside[OrderFree]):
     """The policy ``amend``: batches come out of the punctual records, and once more where late ones change them.
 
     Both engines get every record. ``_given`` holds, for each record of a batch that came out, that batch; it is asked,
@@ -79,24 +67,8 @@ class Amend:
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
-        self._punctual = OrderFree(config.punctual, self._give)
-        self._patient = OrderFree(config.patient, self._amend)
+        super().__init__(OrderFree(config.punctual, self._give), OrderFree(config.patient, self._amend))
         self._given: dict[tuple[str, int, str], str] = {}
-
-    @property
-    def clock(self) -> int | None:
-        """The clock of both engines."""
-        return self._punctual.clock
-
-    @property
-    def due(self) -> int | None:
-        """The earlier of what the two engines say."""
-        return earliest([self._punctual, self._patient])
-
-    @property
-    def open_sources(self) -> int:
-        """How many sources have open records in the engine that has most of them."""
-        return max(self._punctual.open_sources, self._patient.open_sources)
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*."""
@@ -117,16 +89,16 @@ class Amend:
     def dump(self) -> EngineState:
         """The memory of both, and the batches that may be amended still."""
         given = sorted((*record, batch) for record, batch in self._given.items())
-        return msgspec.structs.replace(self._punctual.dump(), late=self._patient.dump().sources, given=given)
+        return msgspec.structs.replace(self._punctual.dump(), late=self._other.dump().sources, given=given)
 
     def load(self, state: EngineState) -> None:
         """Go on from *state*."""
-        _load(self._punctual, self._patient, state)
+        _load(self._punctual, self._other, state)
         self._given = {(source, time, key): batch for source, time, key, batch in state.given}
 
     def _both(self, call: Callable[[Engine], Outcome], order: Callable[[EventBatch], object]) -> Outcome:
         batches = call(self._punctual).batches
-        final = call(self._patient)
+        final = call(self._other)
         changed = [batch for batch in final.batches if batch.batch not in batch.amends]
         return _together(Outcome(batches, []), Outcome(changed, final.rejects), order)
 

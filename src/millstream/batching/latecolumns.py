@@ -13,30 +13,21 @@ import pyarrow.compute as pc
 from millstream.batching.columnengines import Closed, OrderFreeColumns, joined
 from millstream.batching.columns import History
 from millstream.batching.config import BatchConfig
-from millstream.batching.engine import EngineState, earliest
+from millstream.batching.engine import EngineState
 from millstream.batching.event import Kind
 from millstream.batching.naming import CLOSED_SCHEMA, name_columns
+from millstream.batching.standing import Beside
 
 
-class SideColumns:
+class SideColumns(Beside[OrderFreeColumns]):
     """The policy ``side``: late records are batched among themselves (``late.py``)."""
 
     def __init__(self, config: BatchConfig) -> None:
         self._max_delay = config.max_delay
-        self._punctual = OrderFreeColumns(config.punctual, partial(_named, config, kind="batch"))
-        self._late = OrderFreeColumns(config.patient, partial(_named, config, kind="side"))
-
-    @property
-    def clock(self) -> int | None:
-        return self._punctual.clock
-
-    @property
-    def due(self) -> int | None:
-        return earliest([self._punctual, self._late])
-
-    @property
-    def open_sources(self) -> int:
-        return max(self._punctual.open_sources, self._late.open_sources)
+        super().__init__(
+            OrderFreeColumns(config.punctual, partial(_named, config, kind="batch")),
+            OrderFreeColumns(config.patient, partial(_named, config, kind="side")),
+        )
 
     def check(self, events: pa.Table) -> None:
         self._punctual.check(events)
@@ -45,56 +36,43 @@ class SideColumns:
         self.check(events)
         late = pc.less(events["event_time"], pc.subtract(events["received_at"], self._max_delay))
         others = events.filter(pc.invert(late))
-        return joined([self._punctual.step(others, bound), self._late.step(events.filter(late), bound)])
+        return joined([self._punctual.step(others, bound), self._other.step(events.filter(late), bound)])
 
     def flush(self) -> Closed:
-        return joined([self._punctual.flush(), self._late.flush()])
+        return joined([self._punctual.flush(), self._other.flush()])
 
     def dump(self) -> EngineState:
-        return _both(self._punctual, self._late)
+        return _both(self._punctual, self._other)
 
     def load(self, state: EngineState) -> None:
-        _load(self._punctual, self._late, state)
+        _load(self._punctual, self._other, state)
 
 
-class AmendColumns:
+class AmendColumns(Beside[OrderFreeColumns]):
     """The policy ``amend``: batches come out of the punctual records, and once more where late ones change them."""
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
-        self._punctual = OrderFreeColumns(config.punctual, self._give)
-        self._patient = OrderFreeColumns(config.patient, self._amend)
+        super().__init__(OrderFreeColumns(config.punctual, self._give), OrderFreeColumns(config.patient, self._amend))
         self._given: dict[tuple[str, int, str], str] = {}
-
-    @property
-    def clock(self) -> int | None:
-        return self._punctual.clock
-
-    @property
-    def due(self) -> int | None:
-        return earliest([self._punctual, self._patient])
-
-    @property
-    def open_sources(self) -> int:
-        return max(self._punctual.open_sources, self._patient.open_sources)
 
     def check(self, events: pa.Table) -> None:
         self._punctual.check(events)
 
     def step(self, events: pa.Table, bound: int) -> Closed:
-        first, final = self._punctual.step(events, bound), self._patient.step(events, bound)
+        first, final = self._punctual.step(events, bound), self._other.step(events, bound)
         return Closed(pa.concat_tables([first.batches, final.batches]), final.rejects)
 
     def flush(self) -> Closed:
-        first, final = self._punctual.flush(), self._patient.flush()
+        first, final = self._punctual.flush(), self._other.flush()
         return Closed(pa.concat_tables([first.batches, final.batches]), final.rejects)
 
     def dump(self) -> EngineState:
         given = sorted((*record, batch) for record, batch in self._given.items())
-        return msgspec.structs.replace(_both(self._punctual, self._patient), given=given)
+        return msgspec.structs.replace(_both(self._punctual, self._other), given=given)
 
     def load(self, state: EngineState) -> None:
-        _load(self._punctual, self._patient, state)
+        _load(self._punctual, self._other, state)
         self._given = {(source, time, key): batch for source, time, key, batch in state.given}
 
     def _give(self, history: History) -> pa.Table:

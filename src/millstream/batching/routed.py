@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millstream.batching.config import BatchConfig
-from millstream.batching.engine import Engine, EngineState, earliest
+from millstream.batching.engine import Engine, EngineState
 from millstream.batching.event import Event, Outcome
 from millstream.batching.orderfree import by_close, by_start
 from millstream.batching.rulebook import Rulebook
+from millstream.batching.standing import Together
 
 
-class Routed:
+class Routed(Together[Engine]):
     """The engines of a rulebook; *make* makes the engine of some rules.
 
     What each gives depends on the records that are for it alone, so all together are as independent of order as one.
@@ -20,21 +21,7 @@ class Routed:
     def __init__(self, rules: Rulebook, make: Callable[[BatchConfig], Engine]) -> None:
         self._choose = rules.chooser()
         self._engines = {config: make(config) for config in rules.configs}
-
-    @property
-    def clock(self) -> int | None:
-        """The latest time that any engine was advanced to; None at first."""
-        return max((engine.clock for engine in self._engines.values() if engine.clock is not None), default=None)
-
-    @property
-    def due(self) -> int | None:
-        """The earliest time at which one of the engines is due."""
-        return earliest(self._engines.values())
-
-    @property
-    def open_sources(self) -> int:
-        """How many sources have open records; one under two sets of rules counts twice."""
-        return sum(engine.open_sources for engine in self._engines.values())
+        super().__init__(*self._engines.values())
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise what :meth:`receive` would raise for *events*."""
@@ -52,23 +39,23 @@ class Routed:
 
     def advance(self, bound: int) -> Outcome:
         """Let time pass up to *bound* in all engines."""
-        outcome = _joined([engine.advance(bound) for engine in self._engines.values()])
+        outcome = _joined([engine.advance(bound) for engine in self._parts])
         outcome.batches.sort(key=by_close)
         return outcome
 
     def flush(self) -> Outcome:
         """Close everything in all engines."""
-        outcome = _joined([engine.flush() for engine in self._engines.values()])
+        outcome = _joined([engine.flush() for engine in self._parts])
         outcome.batches.sort(key=by_start)
         return outcome
 
     def dump(self) -> EngineState:
         """The memory of all engines, in the order of the rulebook."""
-        return EngineState(self.clock, False, [], parts=[engine.dump() for engine in self._engines.values()])
+        return EngineState(self.clock, False, [], parts=[engine.dump() for engine in self._parts])
 
     def load(self, state: EngineState) -> None:
         """Go on from *state*."""
-        for engine, part in zip(self._engines.values(), state.parts, strict=True):
+        for engine, part in zip(self._parts, state.parts, strict=True):
             engine.load(part)
 
     def _dealt(self, events: Sequence[Event]) -> list[tuple[BatchConfig, list[Event]]]:

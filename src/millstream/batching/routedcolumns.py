@@ -11,28 +11,18 @@ import pyarrow.compute as pc
 from millstream.batching.borders import Flags, Integers
 from millstream.batching.columnengines import Closed, ColumnEngine, joined
 from millstream.batching.config import BatchConfig
-from millstream.batching.engine import EngineState, earliest
+from millstream.batching.engine import EngineState
 from millstream.batching.rulebook import Rulebook
+from millstream.batching.standing import Together
 
 
-class RoutedColumns:
+class RoutedColumns(Together[ColumnEngine]):
     """The engines of a rulebook; *make* makes the engine of some rules (``routed.py`` does so for single records)."""
 
     def __init__(self, rules: Rulebook, make: Callable[[BatchConfig], ColumnEngine]) -> None:
         self._rules = rules
         self._engines = {config: make(config) for config in rules.configs}
-
-    @property
-    def clock(self) -> int | None:
-        return max((engine.clock for engine in self._engines.values() if engine.clock is not None), default=None)
-
-    @property
-    def due(self) -> int | None:
-        return earliest(self._engines.values())
-
-    @property
-    def open_sources(self) -> int:
-        return sum(engine.open_sources for engine in self._engines.values())
+        super().__init__(*self._engines.values())
 
     def check(self, events: pa.Table) -> None:
         for engine, mine in self._dealt(events):
@@ -45,19 +35,19 @@ class RoutedColumns:
         return joined([engine.step(mine, bound) for engine, mine in dealt])
 
     def flush(self) -> Closed:
-        return joined([engine.flush() for engine in self._engines.values()])
+        return joined([engine.flush() for engine in self._parts])
 
     def dump(self) -> EngineState:
-        return EngineState(self.clock, False, [], parts=[engine.dump() for engine in self._engines.values()])
+        return EngineState(self.clock, False, [], parts=[engine.dump() for engine in self._parts])
 
     def load(self, state: EngineState) -> None:
-        for engine, part in zip(self._engines.values(), state.parts, strict=True):
+        for engine, part in zip(self._parts, state.parts, strict=True):
             engine.load(part)
 
     def _dealt(self, events: pa.Table) -> Iterator[tuple[ColumnEngine, pa.Table]]:
         """The part of *events* that each engine gets, empty ones too."""
         place = self._places(events)
-        for number, engine in enumerate(self._engines.values()):
+        for number, engine in enumerate(self._parts):
             yield engine, events.filter(pa.array(place == number))
 
     def _places(self, events: pa.Table) -> Integers:
