@@ -10,6 +10,7 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.stopping import stop_on_signals
+from millstream.cli.stream_options import stream_options
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -23,16 +24,7 @@ if TYPE_CHECKING:
 @click.option("--to", "last_id", type=click.IntRange(min=1), help="The last message id (default: the end of the log).")
 @click.option("--flush/--no-flush", default=False, show_default=True, help="The log is complete: close what is open.")
 @click.option("--stream", is_flag=True, help="Anchor what there is and what comes, by way of the log --output.")
-@click.option("--output", metavar="LOG", help="With --stream: the log that gets the batches (made where absent).")
-@click.option("--available-now", is_flag=True, help="With --stream: take what is there now and end.")
-@click.option(
-    "--per-trigger",
-    type=click.IntRange(min=1),
-    default=200_000,
-    show_default=True,
-    help="With --stream: most messages that are batched together.",
-)
-@click.option("--shards", type=click.IntRange(1, 4096), default=4, show_default=True, help="With --stream: parts.")
+@stream_options
 @json_option
 @data_options
 def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:

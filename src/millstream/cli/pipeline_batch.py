@@ -11,6 +11,7 @@ import msgspec
 from millstream.batching.ticks import ticks_between
 from millstream.cli.common import json_option, metrics_option, print_json, size_text, store_options
 from millstream.cli.stopping import stop_on_signals
+from millstream.cli.stream_options import stream_options
 from millstream.core.collector import Collector
 from millstream.core.prometheus import write_prometheus
 from millstream.log import LogSpec
@@ -33,18 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--hand-over", metavar="LOG", help="Leave what is open at the end to --stream or `batch serve` into LOG.")
 @click.option("--stream", is_flag=True, help="Batch what there is and what comes, into the log --output.")
-@click.option("--output", metavar="LOG", help="With --stream: the log that gets the batches (made where absent).")
-@click.option("--available-now", is_flag=True, help="With --stream: take what is there now and end.")
-@click.option(
-    "--per-trigger",
-    type=click.IntRange(min=1),
-    default=200_000,
-    show_default=True,
-    help="With --stream: most messages that are batched together.",
-)
-@click.option(
-    "--shards", type=click.IntRange(1, 4096), default=4, show_default=True, help="With --stream: parts of the sources."
-)
+@stream_options
 @click.option("--ticks/--no-ticks", default=True, show_default=True, help="With --stream: let quiet sources close.")
 @metrics_option
 @json_option
