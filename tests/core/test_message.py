@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,3 +73,36 @@ def test_absent_members_take_their_defaults() -> None:
 def test_a_bad_line_is_refused_with_the_member_that_is_wrong(line: bytes, reason: str) -> None:
     with pytest.raises(MessageError, match=reason):
         decode_line(line)
+
+
+@pytest.mark.parametrize(
+    ("written", "microseconds"),
+    [
+        ("2013-01-31T12:00:00.25Z", 1_359_633_600_250_000),
+        ("2013-01-31T12:00+02:00", 1_359_626_400_000_000),
+        ("1969-12-31T23:59:59.999999Z", -1),
+        (17, 17),
+    ],
+)
+def test_written_times_are_numbers_or_iso_8601(written: object, microseconds: int) -> None:
+    line = json.dumps({"body": "", "event_time": written, "received_at": written}).encode()
+    message = decode_line(line, written=True)
+    assert (message.event_time, message.received_at) == (microseconds, microseconds)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("yesterday", "event_time 'yesterday' is no time: write 2013-01-31T12:00Z"),
+        ("2013-01-31T12:00", "has no zone: write it with Z or an offset"),
+        (2**63, "does not fit into 64 bits"),
+    ],
+)
+def test_a_written_time_that_is_none_is_named(written: object, why: str) -> None:
+    with pytest.raises(MessageError, match=re.escape(why)):
+        decode_line(json.dumps({"body": "", "event_time": written}).encode(), written=True)
+
+
+def test_records_have_numbers_only() -> None:
+    with pytest.raises(MessageError, match="event_time"):
+        decode_line(b'{"body":"","event_time":"2013-01-31T12:00Z"}')

@@ -64,7 +64,8 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
 
     Prints "FIRST LAST", the ids, each time a run of lines is durable. What is there to be read is stored together;
     a line that comes alone is stored at once. The log is made where it does not exist. Without --jsonl every line is a
-    message, an empty one too; with it, empty lines are passed over.
+    message, an empty one too; with it, empty lines are passed over, and times are microseconds since the epoch or
+    ISO 8601 with a zone, such as "2013-01-31T12:00:00.25Z".
     """
     with open_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
         for file in files or (Path("-"),):
@@ -271,7 +272,7 @@ def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) ->
     try:
         for line in lines:
             if line.strip():
-                messages.append(decode_line(line))
+                messages.append(decode_line(line, written=True))
             number += 1
     except MessageError as error:
         _append(writer, messages)

@@ -10,13 +10,14 @@ import base64
 import binascii
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.core.errors import InputError
+from millstream.core.moment import read_moment
 
 HEADER_TYPE = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 
@@ -61,21 +62,26 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value_base64: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+Time = TypeVar("Time")
+
+
+class _Line(msgspec.Struct, Generic[Time], frozen=True, forbid_unknown_fields=True):
     """The JSON form. Fields stand in the order of their names, so what msgspec writes is canonical (RFC 8785)."""
 
     body: str | msgspec.UnsetType = msgspec.UNSET
     body_base64: str | msgspec.UnsetType = msgspec.UNSET
-    event_time: int | msgspec.UnsetType | None = msgspec.UNSET
+    event_time: Time | msgspec.UnsetType | None = msgspec.UNSET
     headers: list[_Header] | msgspec.UnsetType = msgspec.UNSET
     id: int | msgspec.UnsetType = msgspec.UNSET
     key: str | msgspec.UnsetType = msgspec.UNSET
-    received_at: int | msgspec.UnsetType | None = msgspec.UNSET
+    received_at: Time | msgspec.UnsetType | None = msgspec.UNSET
     source: str | msgspec.UnsetType = msgspec.UNSET
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(_Line[int])
+_written_decoder = msgspec.json.Decoder(_Line[int | str])
+"""What people and other programs write: times may be texts."""
 
 
 def encode_line(message: Message) -> bytes:
@@ -103,25 +109,26 @@ def encode_line(message: Message) -> bytes:
     )
 
 
-def decode_line(line: bytes) -> Message:
+def decode_line(line: bytes, *, written: bool = False) -> Message:
     """The message of one JSON line, as :func:`encode_line` writes it; absent members take their defaults.
 
-    Raises :class:`MessageError` that says which member is wrong.
+    With *written* times may also be in ISO 8601 with a zone. Raises :class:`MessageError` that says which member is
+    wrong.
     """
     try:
-        fields = _decoder.decode(line)
+        fields: _Line[Any] = _written_decoder.decode(line) if written else _decoder.decode(line)
         body = _decode_value(fields.body, fields.body_base64, "body")
         headers = () if fields.headers is msgspec.UNSET else tuple(map(_decode_header, fields.headers))
     except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error) as error:
         raise MessageError(f"not a message: {error}") from error
-    for name in ("event_time", "received_at", "id"):
-        _check_number(name, getattr(fields, name))
+    event_time, received_at = _time("event_time", fields.event_time), _time("received_at", fields.received_at)
+    _check_number("id", fields.id)
     return Message(
         body=body,
         key=fields.key or "",
         source=fields.source or "",
-        event_time=None if fields.event_time is msgspec.UNSET else fields.event_time,
-        received_at=None if fields.received_at is msgspec.UNSET else fields.received_at,
+        event_time=event_time,
+        received_at=received_at,
         headers=headers,
         id=fields.id or 0,
     )
@@ -164,6 +171,17 @@ def _header_pairs(headers: Any) -> Iterable[tuple[tuple[str, bytes], ...]]:
 def _check_number(name: str, value: int | msgspec.UnsetType | None) -> None:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise MessageError(f"not a message: {name} {value} does not fit into 64 bits")
+
+
+def _time(name: str, value: int | str | msgspec.UnsetType | None) -> int | None:
+    """The time in the member *name*; None where there is none."""
+    if isinstance(value, str):
+        try:
+            return read_moment(value)
+        except ValueError as error:
+            raise MessageError(f"not a message: {name} {error}") from error
+    _check_number(name, value)
+    return None if value is msgspec.UNSET else value
 
 
 def _encode_header(name: str, value: bytes) -> _Header:

@@ -139,7 +139,7 @@ def _message(row: Row, file: SourceFile, rules: Rules) -> Message:
     if len(row.data) > MAX_ROW_BYTES:
         raise MalformedError("size", f"the row has more than {MAX_ROW_BYTES:,} bytes")
     if rules.shape == "message":
-        message = decode_line(row.data)
+        message = decode_line(row.data, written=True)
     else:
         (message,) = rules.plain(Arrival(file.topic, row.data, 0))
     if rules.received == "event":
