@@ -396,7 +396,7 @@ class Node(MillNode):
         from millstream.pipeline.session import SparkOptions
 
         pipeline = self.settings.pipeline
-        return SparkOptions(pipeline.master, pipeline.driver_memory, pipeline.java)
+        return SparkOptions(pipeline.master, pipeline.driver_memory, pipeline.java, quick=pipeline.quick)
 
 
 def _make_durable(connection: Any, _record: Any) -> None:

@@ -8,12 +8,15 @@ import pytest
 from millstream.batching import Batcher
 from millstream.bench import batching
 from millstream.bench.fleet import events_of, fleet, fleet_parts
+from millstream.core.errors import InputError
 
 
 def test_every_contender_batches_every_event(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(batching, "STEP", 700)
     threads = pa.cpu_count()
-    found = {c.title: {d.name: d.run() for d in c.contenders} for c in batching.comparisons("quick", tmp_path)}
+    found = {
+        c.title: {d.name: d.run() for d in c.contenders} for c in batching.comparisons("quick", tmp_path, modes="core")
+    }
     assert pa.cpu_count() == threads
     assert list(found) == ["1 sources", "100 sources", "20,000 sources", "more and more events", "1,000 open events"]
     for title, samples in found.items():
@@ -30,3 +33,8 @@ def test_a_fleet_is_made_in_parts_of_which_each_is_in_order_and_none_holds_late_
     assert len({row.id for row in events_of(table)}) == 3000
     assert Batcher.of(batching.RULES).receive_many(events_of(table)).rejects == []
     assert sum(len(part) for part in fleet_parts(2500, 3, seed=2)) == 2500
+
+
+def test_a_mode_that_is_none_is_refused(tmp_path) -> None:
+    with pytest.raises(InputError, match="core, spark, but not sparks"):
+        next(batching.comparisons("quick", tmp_path, modes="core,sparks"))

@@ -1,11 +1,12 @@
-"""Event-time batching: record by record, step by step in columns, and whole histories, against thin-edge's algorithm.
+"""Event-time batching: by record, in steps of columns, whole histories, and on Spark; against thin-edge's algorithm.
 
-All take the same records of a fleet (``bench/fleet.py``) on one core.
+In memory all take the same records of a fleet (``bench/fleet.py``) on one core. Spark reads them from a log.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,9 +18,11 @@ import pyarrow.compute as pc
 from millstream.batching import BatchConfig, Batcher, Event, Mode
 from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columns import cut_columns
+from millstream.bench import batching_spark
 from millstream.bench.fleet import MAX_DELAY, WINDOW, events_of, fleet, fleet_parts
 from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import InputError
 
 EVENTS: dict[Size, int] = {"quick": 5000, "small": 100_000, "full": 1_000_000}
 LENGTHS: dict[Size, tuple[int, ...]] = {
@@ -29,6 +32,7 @@ LENGTHS: dict[Size, tuple[int, ...]] = {
 }
 OPEN: dict[Size, tuple[int, ...]] = {"quick": (1000,), "small": (10_000, 100_000), "full": (10_000, 100_000, 1_000_000)}
 SOURCES = (1, 100, 20_000)
+MODES = ("core", "spark")
 
 CHUNK = 8192
 STEP = 32_768
@@ -38,8 +42,20 @@ PATIENT = BatchConfig(WINDOW, 2**40)
 """Rules under which nothing is closed."""
 
 
-def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:  # noqa: ARG001
-    """Speed by the number of sources, speed by the number of events, memory by the number of open events."""
+def comparisons(size: Size, folder: Path, *, modes: str = ",".join(MODES), cores: str = "2") -> Iterator[Comparison]:
+    """The core on one core, and both hosts on Spark on so many *cores* (*modes*; ``batching_spark.py``).
+
+    Speed by the number of sources and by the number of events, memory by the number of open events. Raises
+    :class:`InputError` where Spark is wanted and not installed.
+    """
+    wanted = _chosen(modes)
+    if "core" in wanted:
+        yield from _core(size)
+    if "spark" in wanted:
+        yield from batching_spark.comparisons(size, folder, cores=cores)
+
+
+def _core(size: Size) -> Iterator[Comparison]:
     threads = pa.cpu_count()
     pa.set_cpu_count(1)
     try:
@@ -49,6 +65,15 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:  # noqa: ARG0
         yield from (_memory(count) for count in OPEN[size])
     finally:
         pa.set_cpu_count(threads)
+
+
+def _chosen(modes: str) -> tuple[str, ...]:
+    wanted = tuple(modes.split(","))
+    if unknown := [mode for mode in wanted if mode not in MODES]:
+        raise InputError(f"--modes knows {', '.join(MODES)}, but not {', '.join(unknown)}")
+    if "spark" in wanted and importlib.util.find_spec("pyspark") is None:
+        raise InputError("Spark is not installed: pip install 'millstream[pipeline]', or leave it out by --modes core")
+    return wanted
 
 
 def _by_sources(count: int, sources: int, clock: Clock) -> Comparison:

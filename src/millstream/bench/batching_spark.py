@@ -1,4 +1,4 @@
-"""Event-time batching on Spark: the job over history and the stream, over one log, on this machine's cores."""
+"""Event-time batching on Spark: the job over history and the stream, over one log, on two cores of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pyarrow as pa
 from millstream.batching import BatchConfig, Rulebook
 from millstream.bench.fleet import KEYS, MAX_DELAY, PERIOD, WINDOW
 from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.bench.processes import cpu_seconds, on_cores
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
 
 if TYPE_CHECKING:
@@ -32,12 +34,14 @@ _BLOCK = 65_536
 _BODY = 40
 
 
-def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
-    """One comparison for each number of sources, and one of the job over logs that grow."""
+def comparisons(size: Size, folder: Path, *, cores: str = "2") -> Iterator[Comparison]:
+    """One comparison for each number of sources, and one of the job over logs that grow, on so many *cores*."""
     from millstream.pipeline.session import SparkOptions, spark_session
 
-    with spark_session(folder / "spark", SparkOptions()) as spark:
-        work = Work(spark, folder, SystemClock())
+    if not cores.isdecimal() or cores == "0":
+        raise InputError(f"--cores {cores!r}: write a whole number from 1 on")
+    with on_cores(int(cores)) as given, spark_session(folder / "spark", SparkOptions(quick=size == "quick")) as spark:
+        work = Work(spark, folder, SystemClock(), given)
         for sources in SOURCES[size]:
             yield work.hosts(MESSAGES[size], sources)
         if GROWTH[size]:
@@ -47,8 +51,8 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
 class Work:
     """Logs of a fleet's readings in *folder*, and the two hosts on Spark that batch them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, clock: Clock) -> None:
-        self._spark, self._folder, self._clock = spark, folder, clock
+    def __init__(self, spark: SparkSession, folder: Path, clock: Clock, cores: int) -> None:
+        self._spark, self._folder, self._clock, self._cores = spark, folder, clock, cores
         self._url = f"sqlite:///{folder / 'log.db'}"
         self._turns = itertools.count()
         self._rules = Rulebook(BatchConfig(WINDOW, MAX_DELAY))
@@ -57,13 +61,14 @@ class Work:
         """Both hosts on the same *count* messages of *sources* devices."""
         log = self._write(count, sources)
         return Comparison(
-            title=f"{sources:,} sources",
+            title=f"Spark, {sources:,} sources",
             unit="messages/s",
             conditions=(
-                f"{count:,} messages of {_BODY} bytes in a SQLite log, master local[*]. History: from the log to "
-                "named batches in Parquet, all batches, with and without the message lines and Merkle roots that "
-                f"anchoring needs. Stream: {PER_TRIGGER:,} messages a trigger, {SHARDS} shards, batches and state "
-                "durable after each, started anew; from its second trigger on it is the steady rate"
+                f"{count:,} messages of {_BODY} bytes in a SQLite log; all processes on {self._cores} cores. "
+                "History: from the log to named batches in Parquet, all batches, with and without the message lines "
+                f"and Merkle roots that anchoring needs. Stream: {PER_TRIGGER:,} messages a trigger, {SHARDS} shards, "
+                "batches and state durable after each, started anew; from its second trigger on it is the steady "
+                "rate. CPU: processor time of all processes, which a machine busy with other work lengthens less"
             ),
             contenders=[
                 Contender("history, batches", functools.partial(self._history, log, count, whole=False)),
@@ -76,7 +81,7 @@ class Work:
         """The job over history on ever larger logs of 1,000 devices: does a message cost the same?"""
         logs = {count: self._write(count, 1000) for count in counts}
         return Comparison(
-            title="History of logs that grow",
+            title="Spark, history of logs that grow",
             unit="messages/s",
             conditions="1,000 sources; from the log to named batches in Parquet; the first is the smallest log",
             contenders=[
@@ -99,15 +104,15 @@ class Work:
         from millstream.pipeline.jobs.ranges import plan_range
 
         target = self._folder / f"history-{next(self._turns)}"
-        begin = self._clock.monotonic()
+        begin, taken = self._clock.monotonic(), cpu_seconds()
         wanted = plan_range(self._url, log, None, None, self._clock)
         batches = batch_range(self._spark, self._url, wanted, self._rules, flush=True, whole=whole)
         batches.write.parquet(str(target))
-        seconds = self._clock.monotonic() - begin
+        seconds, taken = self._clock.monotonic() - begin, cpu_seconds() - taken
         found = self._spark.read.parquet(str(target)).where("batch is not null")
         (row,) = found.agg(F.count("*").alias("batches"), F.sum(F.size("ids")).alias("members")).collect()
         _check(row["members"], count)
-        return Sample(count / seconds, {"batches": row["batches"]})
+        return Sample(count / seconds, {"batches": row["batches"], "CPU µs/message": taken / count * 1e6})
 
     def _stream(self, log: str, count: int) -> Sample:
         from millstream.pipeline.jobs.stream import StreamPlan, run_stream
@@ -121,11 +126,11 @@ class Work:
         def note(trigger: Trigger) -> None:
             ends.append((self._clock.monotonic(), trigger.last_id))
 
-        begin = self._clock.monotonic()
+        begin, taken = self._clock.monotonic(), cpu_seconds()
         done = run_stream(self._spark, plan, available_now=True, on_trigger=note, clock=self._clock)
-        seconds = self._clock.monotonic() - begin
+        seconds, taken = self._clock.monotonic() - begin, cpu_seconds() - taken
         _check(done.position, count)
-        figures: dict[str, float] = {"batches": done.batches}
+        figures: dict[str, float] = {"batches": done.batches, "CPU µs/message": taken / count * 1e6}
         if len(ends) > 1:
             figures["steady messages/s"] = (ends[-1][1] - ends[0][1]) / (ends[-1][0] - ends[0][0])
         return Sample(count / seconds, figures)

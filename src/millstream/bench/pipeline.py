@@ -21,6 +21,7 @@ from millstream.batching import BatchConfig
 from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.bench.frame import Comparison, Contender, Sample, Size
+from millstream.bench.processes import spark_memory
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
@@ -228,39 +229,8 @@ class Work:
         """A function that makes the sample of the time in the block, given how much was done in it."""
         began = self._clock.monotonic()
         ended: list[float] = []
-        yield lambda amount: Sample(amount / (ended[0] - began), {"seconds": ended[0] - began, **_memory()})
+        yield lambda amount: Sample(amount / (ended[0] - began), {"seconds": ended[0] - began, **spark_memory()})
         ended.append(self._clock.monotonic())
-
-
-def _memory() -> dict[str, float]:
-    """The most memory so far, in megabytes, of the driver (Python and Java), and of all Python workers now."""
-    java = [pid for pid in _children(os.getpid()) if "java" in _name(pid)]
-    daemons = [pid for machine in java for pid in _children(machine)]
-    workers = daemons + [pid for daemon in daemons for pid in _children(daemon)]
-    peak = sum(_status(pid, "VmHWM") for pid in (os.getpid(), *java))
-    return {"driver MB": peak / 1000, "workers MB": sum(_status(pid, "RssAnon") for pid in workers) / 1000}
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        found = [path.read_text("ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-        return [int(word) for words in found for word in words]
-    return []
-
-
-def _name(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
-    return ""
-
-
-def _status(pid: int, figure: str) -> int:
-    """A figure of a process in kilobytes; 0 where it has ended."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
-            if line.startswith(f"{figure}:"):
-                return int(line.split()[1])
-    return 0
 
 
 @contextlib.contextmanager

@@ -31,8 +31,9 @@ from millstream.core.durable import write_durably
 @click.option(
     "--modes",
     metavar="LIST",
-    help="Which comparisons, of log (alone,both,arrow) or pipeline (read,plan).",
+    help="Which comparisons, of log (alone,both,arrow), batching (core,spark) or pipeline (read,plan).",
 )
+@click.option("--cores", metavar="N", help="Of batching and batching-spark: the cores that Spark has, 2 without it.")
 @click.option("--senders", metavar="N", help="Of the log: how many send at once.")
 @click.option("--kind", metavar="KIND", help="Of the log: senders are coroutines or threads.")
 @click.option("--seconds", metavar="S", help="Of the log: about how long each contender writes, each time.")

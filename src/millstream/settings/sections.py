@@ -254,12 +254,14 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spark. ``driver_memory`` is the Java heap; ``java`` names a Java home and is found by itself when empty.
 
+    ``quick`` keeps Java to its fast compiler: half the start-up, right for jobs of minutes, wrong for jobs of hours.
     What jobs leave in the folder ``jobs`` is kept for ``keep_jobs`` after it was last used.
     """
 
     master: str = "local[*]"
     driver_memory: str = "1g"
     java: str = ""
+    quick: bool = True
     keep_jobs: Duration = Duration(30 * 24 * 3600 * MICROSECONDS)
 
 
