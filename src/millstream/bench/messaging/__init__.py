@@ -1,6 +1,7 @@
 """Sending and receiving through brokers: ours by our client and by the official one, RabbitMQ, and NATS JetStream.
 
-Single sends are 64 at a time, each confirmed when it is durable. Batches are 1,000 messages: one call of our client,
+Single sends are 64 at a time, each confirmed when it is durable; our client gathers those of the same moment, unless
+it is told to make a call of each. Batches are 1,000 messages: one call of our client,
 and what the clients of RabbitMQ and NATS publish without waiting. What is received is acknowledged, each message by
 itself (64 at a time where the client can wait for that) or a batch at once; either is timed. RabbitMQ's queue is
 durable, its messages are persistent, publishes are confirmed by the server and acknowledgements are not.
@@ -63,8 +64,8 @@ def comparisons(size: Size, folder: Path) -> Iterator[Comparison]:
         yield Comparison(
             "Single sends", "messages/s", f"64 at a time, {body}",
             [
-                *_contenders("our client, our broker", ours, send_singly_ours, singly),
-                *_contenders("our client that gathers, our broker", ours, send_gathered_ours, singly),
+                *_contenders("our client, our broker", ours, send_gathered_ours, singly),
+                *_contenders("our client with a call each, our broker", ours, send_singly_ours, singly),
                 *_official(ours, "send", singly),
                 *_contenders(_RABBITMQ, rabbit, send_singly_rabbitmq, singly),
                 *_contenders(_NATS, nats, send_singly_nats, singly),

@@ -12,12 +12,12 @@ from millstream.messaging.client import Message, Producer, Received, SimpleConsu
 
 def send_singly_ours(work: Work) -> Sample:
     """Each message in a call of its own."""
-    return asyncio.run(_send_singly(work))
+    return asyncio.run(_send_singly(work, batch=1))
 
 
 def send_gathered_ours(work: Work) -> Sample:
-    """Each message in a send of its own, those of the same moment in one call."""
-    return asyncio.run(_send_singly(work, linger=0.0))
+    """Each message in a send of its own, which the client gathers: those of the same moment go in one call."""
+    return asyncio.run(_send_singly(work, batch=BATCH))
 
 
 def send_batches_ours(work: Work) -> Sample:
@@ -35,9 +35,9 @@ def receive_batches_ours(work: Work) -> Sample:
     return asyncio.run(_receive(work, frames=False))
 
 
-async def _send_singly(work: Work, linger: float | None = None) -> Sample:
+async def _send_singly(work: Work, batch: int) -> Sample:
     topic = work.topic()
-    async with Producer(work.place, [topic], linger=linger) as producer:
+    async with Producer(work.place, [topic], batch=batch) as producer:
         turns, delays, meter = iter(range(work.count)), list[float](), Meter(work.servers)
 
         async def send() -> None:

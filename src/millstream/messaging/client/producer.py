@@ -52,9 +52,10 @@ class Producer(Client):
     *topics* are prepared at the start; others when they are first sent to. *checker* is asked how a transaction ends
     whose end the server has not heard of.
 
-    With *linger* (seconds, or a timedelta) messages that are sent at the same time travel together: each waits for so
-    long for company, at most *batch* messages and *batch_bytes* bytes of bodies in one call. Those of a message group
-    keep the order in which they were sent. Zero waits for nothing but the calls under way.
+    Messages that are sent at the same time travel together, at most *batch* of them and *batch_bytes* bytes of bodies
+    in one call; those of a message group keep the order in which they were sent. At a server that takes batches (ours)
+    what is sent while other calls are under way does so by itself, unless *batch* is 1; none waits for company. With
+    *linger* (seconds, or a timedelta) each waits for so long, at any server.
 
     >>> async with Producer("127.0.0.1:8081", ["orders"]) as producer:  # doctest: +SKIP
     ...     receipt = await producer.send(Message("orders", b"one coffee", message_group="table-4"))
@@ -76,9 +77,8 @@ class Producer(Client):
     ) -> None:
         super().__init__(endpoints, topics, options=options, clock=clock)
         self._checker = checker
-        self._gatherer: Gatherer | None = None
-        if linger is not None:
-            self._gatherer = Gatherer(_batching(linger, batch, batch_bytes), self._send_alike)
+        self._lingers, self._may_gather = linger is not None, batch > 1
+        self._gatherer = Gatherer(_batching(linger or 0.0, batch, batch_bytes), self._send_alike)
         self._under_way = 0
         self._is_idle = asyncio.Event()
         self._ids = MessageIds(self.clock)
@@ -97,7 +97,7 @@ class Producer(Client):
     async def send(self, message: Message) -> Receipt:
         """Send *message*, and try again as the workflow has it. Raises :class:`ClientError`."""
         self.require_running()
-        if self._gatherer is not None and message.deliver_at is None:
+        if self._is_gathered(message):
             self._check_size(message)
             return await self._gatherer.send(message)
         (result,) = await self._send([message], message.kind)
@@ -127,8 +127,7 @@ class Producer(Client):
     async def flush(self) -> None:
         """Send what lingers at once, and return when all of it has its result."""
         self.require_running()
-        if self._gatherer is not None:
-            await self._gatherer.flush()
+        await self._gatherer.flush()
 
     async def begin(self, message: Message) -> Transaction:
         """Send *message* as the half of a transaction: nobody gets it before :meth:`Transaction.commit`.
@@ -169,8 +168,7 @@ class Producer(Client):
 
     async def on_close(self) -> None:
         """Send what lingers, and wait for what is under way."""
-        if self._gatherer is not None:
-            await self._gatherer.flush()
+        await self._gatherer.flush()
         while self._under_way:
             self._is_idle.clear()
             await self._is_idle.wait()
@@ -185,6 +183,15 @@ class Producer(Client):
         return await super().on_command(endpoints, command)
 
     # Sending
+
+    def _is_gathered(self, message: Message) -> bool:
+        """Whether *message* is to go with others that are sent now."""
+        if message.deliver_at is not None:
+            return False
+        if self._lingers:
+            return True
+        has_company = bool(self._under_way) or bool(message.message_group)
+        return has_company and self._may_gather and bool(self.batched)
 
     async def _send_alike(self, messages: Sequence[Message]) -> Results:
         return await self._send(messages, messages[0].kind)
