@@ -260,6 +260,7 @@ class MillNode(abc.ABC):
             self.clock,
             spaces=spaces,
             account=self.settings.mill.account,
+            skip=settings.bits_skip,
         )
         file = StateFile(self.folder / "producers" / "bits.json", BitMorsel)
         limits = {"frequency": settings.bits_frequency, "most": settings.bits_most}

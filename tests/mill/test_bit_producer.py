@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mill_looping import Bits, fill, numbered, take
 
+from millstream.mill.bitcheck import Verdict
 from millstream.mill.looping.loop import MOST_FAILURES, Outcome
-from millstream.mill.manifest import Event
+from millstream.mill.manifest import CheckResult, Event
+from millstream.mill.recorder import record_space
 from millstream.mill.tasks import BitCheck, BitReport, decode_task
 from millstream.testing.faulty_store import UnavailableStore
 
@@ -59,6 +63,50 @@ def test_p9_a_listing_that_breaks_off_ends_in_a_report_that_says_so(world: Any, 
     assert outcomes == [Outcome.FAILED, Outcome.FAILED, Outcome.DONE]
     (report,) = take(bits.reports)
     assert report.note.startswith("the listing broke off: ")
+
+
+def test_what_was_found_good_lately_is_left_out_and_anything_else_is_not(world: Any, tmp_path: Path) -> None:
+    fill(world, "1", "s", ["bad", "changed", "good", "grown", "new", "old"])
+    world.clock.advance(1)
+    record_space(world.providers, world.manifest, "1", "s")
+    found = {name: world.clock.now() for name in ("changed", "good", "grown", "bad")} | {"old": 1}
+    world.manifest.writer.apply([checked(world, name, at) for name, at in found.items()])
+    world.clock.advance(10)
+    fill(world, "1", "s", ["changed"])
+    world.stores["1"].put("s", "grown", io.BytesIO(b"longer"))
+    world.manifest.writer.record([Event("1", "s", "lost", 1, "a" * 64)])
+    skip = 60 * 1_000_000
+    bits = Bits(world, tmp_path, skip=skip)
+    started = world.clock.now()
+    bits.run()
+    assert [task.content_id for task in take(bits.queue)] == ["bad", "changed", "grown", "lost", "new", "old"]
+    assert bits.run().outcome == Outcome.DONE
+    assert take(bits.reports) == [BitReport("1", "s", started, 7, good_since=started - skip)]
+    everything = Bits(world, tmp_path / "other")
+    everything.run()
+    assert len(take(everything.queue)) == 7
+
+
+def checked(world: Any, name: str, at: int) -> CheckResult:
+    """A check of the item at *at*, with what is recorded of it as its outcome; the item ``bad`` is sour."""
+    row = world.manifest.get("1", "s", name)
+    verdict, content = (Verdict.FAILURE, "b" * 64) if name == "bad" else (Verdict.SUCCESS, row.sha256)
+    return CheckResult("1", "s", name, verdict, "B1", "kind", "", at, row.size, row.sha256, row.sha256, content)
+
+
+def test_a_loop_over_many_items_that_are_good_takes_several_turns(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.mill.looping.bits.LOOKED_AT", 10)
+    fill(world, "1", "s", numbered(35))
+    world.clock.advance(1)
+    record_space(world.providers, world.manifest, "1", "s")
+    world.manifest.writer.apply([checked(world, name, world.clock.now()) for name in numbered(34)])
+    bits = Bits(world, tmp_path, skip=60 * 1_000_000)
+    bits.run()
+    assert [task.content_id for task in take(bits.queue)] == ["0034"]
+    bits.run()
+    assert [report.listed for report in take(bits.reports)] == [35]
 
 
 def test_a_full_queue_of_checks_ends_the_run(world: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class Desk:
             world.put(Place("1", "s", name), name.encode() * 10)
             world.put(Place("2", "s", name), name.encode() * 10)
         self.since = world.clock.now()
+        self.good_since: int | None = None
 
     def work(self, *tasks: Any) -> None:
         providers, manifest = self.world.providers, self.world.manifest
@@ -52,7 +54,7 @@ class Desk:
         self.world.clock.advance(1)
 
     def report(self, note: str = "") -> Report:
-        self.work(BitReport("1", "s", self.since, 3, note))
+        self.work(BitReport("1", "s", self.since, 3, note, good_since=self.good_since))
         latest = self.folder.latest("1", "s")
         assert latest is not None
         return latest
@@ -84,6 +86,19 @@ def test_p9_what_nobody_checked_keeps_a_report_from_success(desk: Desk) -> None:
     report = desk.report()
     assert (report.result, rows(report)) == (ReportResult.INCOMPLETE, {"c": "ERROR –"})
     assert report.coverage == pytest.approx(2 / 3)
+
+
+def test_p9_what_was_found_good_lately_counts_as_checked_only_where_it_was_left_out_for_that(desk: Desk) -> None:
+    desk.check(*"abc")
+    first = desk.report()
+    desk.since, desk.good_since = desk.world.clock.now(), first.ended_at - 60 * 1_000_000
+    desk.world.stores["1"].put("s", "b", io.BytesIO(b"behind everybody's back"))
+    desk.check("c")
+    report = desk.report()
+    assert (report.kinds["– lately"], rows(report)) == (1, {"b": "ERROR –"})
+    assert (report.result, report.listed, report.checked) == (ReportResult.INCOMPLETE, 3, 2)
+    desk.since, desk.good_since = desk.world.clock.now(), None
+    assert rows(desk.report()) == dict.fromkeys("abc", "ERROR –")
 
 
 def test_p9_a_listing_that_broke_off_keeps_a_report_from_success(desk: Desk) -> None:

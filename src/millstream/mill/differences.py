@@ -97,7 +97,7 @@ def differences(
         providers.entries(pair.source, space, after=after), providers.entries(pair.destination, space, after=after)
     )
     recorded = outer_join(
-        manifest.scan(pair.source, space, after=after), manifest.scan(pair.destination, space, after=after)
+        manifest.scan_known(pair.source, space, after=after), manifest.scan_known(pair.destination, space, after=after)
     )
     for content_id, entries, rows in outer_join(listed, recorded):
         if entries is not None:

@@ -19,17 +19,19 @@ from millstream.mill.manifest_table import (
     MANIFEST_SCHEMA,
     CheckResult,
     Event,
+    Known,
     ManifestRow,
     manifest_table,
     metadata,
 )
 from millstream.mill.manifest_writer import ManifestWriter
 
-__all__ = ["MANIFEST_SCHEMA", "CheckResult", "Event", "Manifest", "ManifestRow", "manifest_table"]
+__all__ = ["MANIFEST_SCHEMA", "CheckResult", "Event", "Known", "Manifest", "ManifestRow", "manifest_table"]
 
 _manifest = manifest_table
 _CHUNK = 50_000
 _VARIABLES = 500
+_PAGE = 10_000
 
 
 class Manifest:
@@ -87,6 +89,17 @@ class Manifest:
             yield from rows
             after = rows[-1].content_id
 
+    def scan_known(self, store: str, space: str, *, after: str = "") -> Iterator[Known]:
+        """As :meth:`scan`, with no more of each row than a comparison needs, and faster."""
+        query = _narrow(_KNOWN, store, space).order_by(_manifest.c.content_id).limit(_PAGE)
+        while True:
+            with self._engine.connect() as connection:
+                rows = connection.execute(query.where(_manifest.c.content_id > after)).fetchall()
+            yield from itertools.starmap(Known, rows)
+            if len(rows) < _PAGE:
+                return
+            after = rows[-1][0]
+
     def spaces(self) -> Sequence[tuple[str, str]]:
         """Every (store, space) that has live rows, sorted."""
         query = sa.select(_manifest.c.store, _manifest.c.space).where(_manifest.c.deleted.is_(False)).distinct()
@@ -113,6 +126,7 @@ class Manifest:
             yield from itertools.starmap(ManifestRow, connection.execute(query).fetchall())
 
 
+_KNOWN = sa.select(*(_manifest.c[name] for name in Known.__struct_fields__))
 _ONE = sa.select(_manifest).where(
     _manifest.c.store == sa.bindparam("in_store"),
     _manifest.c.space == sa.bindparam("in_space"),

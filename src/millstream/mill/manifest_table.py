@@ -84,6 +84,16 @@ class ManifestRow(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """What a comparison needs of a row: a loop over a space reads many of them."""
+
+    content_id: str
+    sha256: str | None
+    size: int
+    modified: int
+    deleted: bool
+
+
 class CheckResult(msgspec.Struct, frozen=True):
     """What a check found, ready for the manifest, a report and a repair.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from millstream.mill.joining import groups, outer_join
-from millstream.mill.manifest import Event, Manifest, ManifestRow
+from millstream.mill.manifest import Event, Known, Manifest
 from millstream.mill.providers import Providers
 from millstream.stores.protocol import ItemInfo
 
@@ -43,16 +43,16 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
 
 def _listed(
     providers: Providers, manifest: Manifest, store: str, space: str
-) -> Iterator[tuple[str, ManifestRow | None, bool]]:
+) -> Iterator[tuple[str, Known | None, bool]]:
     """Each listed id, its row, and whether that row is of this version of the item."""
-    for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan(store, space)):
+    for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan_known(store, space)):
         if entry is None:
             continue
         known = row is not None and not row.deleted and row.size == entry.size
         yield content_id, row, known and row is not None and (entry.modified is None or entry.modified <= row.modified)
 
 
-def _event(store: str, space: str, info: ItemInfo | None, row: ManifestRow | None, now: int) -> Event | None:
+def _event(store: str, space: str, info: ItemInfo | None, row: Known | None, now: int) -> Event | None:
     if info is None:
         return None
     at = info.modified if info.modified is not None else now

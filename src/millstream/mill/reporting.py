@@ -14,6 +14,7 @@ from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
 from millstream.mill.report import Report, SpaceTally, build_report, tsv_lines
 from millstream.mill.report_folder import ReportFolder
+from millstream.mill.sweep import is_lately_verified
 from millstream.mill.tasks import BitReport
 from millstream.stores.protocol import Entry, StoreError
 
@@ -21,6 +22,10 @@ Lines = Iterable[CheckResult]
 
 Anchor = Callable[[Report], object]
 """Writes down elsewhere that this report was made, so that not even the last one can be changed unseen."""
+
+
+LATELY = "– lately"
+"""The kind of items that were not checked again, since they were found good a short while ago."""
 
 
 class Reporter:
@@ -74,7 +79,8 @@ class BitReportProcessor:
 
     The listing and the manifest say what there is to check, the bit log what was checked. What is not listed any more
     is looked at now, and so is every finding that was made under another manifest row than there is now; what nobody
-    checked keeps the report from saying SUCCESS.
+    checked keeps the report from saying SUCCESS. Items that the producer left out because they were found good lately
+    are counted as :data:`LATELY`, and have no line: the report on that check has it.
     """
 
     def __init__(
@@ -91,6 +97,9 @@ class BitReportProcessor:
         try:
             for content_id, entry, row, found in self._joined(task):
                 place = Place(task.store, task.space, content_id)
+                if found is None and row is not None and _is_good(task, entry, row):
+                    tally.count(Verdict.SUCCESS, LATELY)
+                    continue
                 if found is None and entry is not None:
                     tally.add([self._unchecked(place)])
                     continue
@@ -125,6 +134,10 @@ class BitReportProcessor:
         return CheckResult(
             place.store, place.space, place.content_id, Verdict.ERROR, "–", "unchecked", detail, checked_at=now
         )
+
+
+def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow) -> bool:
+    return task.good_since is not None and is_lately_verified(entry, row, task.good_since)
 
 
 def _is_outdated(found: CheckResult, row: ManifestRow | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from millstream.mill.bitcheck import Verdict
 from millstream.mill.check_writer import CheckWriter
 from millstream.mill.checker import Checked, Checker
 from millstream.mill.joining import groups, outer_join
@@ -12,7 +13,7 @@ from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.place import Place
 from millstream.mill.providers import Providers
 from millstream.mill.report import SpaceTally
-from millstream.stores.protocol import StoreError
+from millstream.stores.protocol import Entry, StoreError
 
 GROUP = 1000
 """Items checked, and written to the manifest, together."""
@@ -62,7 +63,27 @@ def items_to_check(
     providers: Providers, manifest: Manifest, store: str, space: str, *, after: str = ""
 ) -> Iterator[tuple[str, ManifestRow | None]]:
     """What there is to check above *after*: all that is listed, and all that the manifest says should be."""
+    for content_id, _, row in listed_or_known(providers, manifest, store, space, after=after):
+        yield content_id, row
+
+
+def listed_or_known(
+    providers: Providers, manifest: Manifest, store: str, space: str, *, after: str = ""
+) -> Iterator[tuple[str, Entry | None, ManifestRow | None]]:
+    """All that is listed above *after*, and all that the manifest says should be, with what each says of it."""
     listed, known = providers.entries(store, space, after=after), manifest.scan(store, space, after=after)
     for content_id, entry, row in outer_join(listed, known):
         if entry is not None or (row is not None and not row.deleted):
-            yield content_id, row
+            yield content_id, entry, row
+
+
+def is_lately_verified(entry: Entry | None, row: ManifestRow | None, since: int) -> bool:
+    """Whether the last check of a listed item found its bytes good at *since* (microseconds) or later.
+
+    Nothing that the listing shows may speak against them: they have the size that is recorded, and were not changed
+    after the check.
+    """
+    if entry is None or row is None or row.deleted or row.outcome != Verdict.SUCCESS or row.verified_at is None:
+        return False
+    unchanged = entry.modified is None or entry.modified <= row.verified_at
+    return since <= row.verified_at == row.checked_at and entry.size == row.size and unchanged

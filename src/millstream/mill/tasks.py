@@ -62,7 +62,8 @@ class BitReport(msgspec.Struct, frozen=True, tag="bit-report", forbid_unknown_fi
     """Report on the check of one space, all of whose checks have ended, or died.
 
     The checks began at ``since`` (microseconds since the epoch, UTC), and there were ``listed`` of them; a ``note``
-    says why they cannot have been all, where the space could not be listed to its end.
+    says why they cannot have been all, where the space could not be listed to its end. Items that were found good at
+    ``good_since`` or later were not checked again (None: every item was).
     """
 
     store: str
@@ -70,6 +71,7 @@ class BitReport(msgspec.Struct, frozen=True, tag="bit-report", forbid_unknown_fi
     since: int
     listed: int
     note: str = ""
+    good_since: int | None = None
 
 
 class StorageStatistics(msgspec.Struct, frozen=True, tag="storage-statistics", forbid_unknown_fields=True):

@@ -209,7 +209,8 @@ class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The looping producers. A loop over every space begins each ``…_frequency`` (0 switches new ones off); a run ends
     when its queue has ``…_most`` tasks. Producers that are not called by cron look again after ``…_every``.
 
-    With ``only_differences`` what is the same at both ends is not put on the queue.
+    With ``only_differences`` what is the same at both ends is not put on the queue; what was read and found good in the
+    last ``bits_skip`` is not checked again (0: everything is).
     """
 
     duplication_frequency: Duration = parse_duration("30d")
@@ -219,6 +220,7 @@ class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bits_frequency: Duration = parse_duration("30d")
     bits_most: int = 10_000
     bits_every: Duration = parse_duration("7m")
+    bits_skip: Duration = parse_duration("0s")
 
 
 class BrakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,6 @@ have ended, a report on it is asked for: how the others stand does not matter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 import msgspec
 
@@ -17,18 +16,22 @@ from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.looping.state import AnyMorsel
 from millstream.mill.manifest import Manifest
 from millstream.mill.providers import Providers, is_system
-from millstream.mill.sweep import items_to_check
+from millstream.mill.sweep import is_lately_verified, listed_or_known
 from millstream.mill.tasks import BitCheck, BitReport, encode_task
 from millstream.queue.protocol import WorkQueue
 
 GROUP = 1000
 """Items that are put on the queue in one turn."""
 
+LOOKED_AT = 10 * GROUP
+"""Items that are looked at in one turn at most, where those that were checked lately are left out."""
+
 
 class BitMorsel(AnyMorsel, frozen=True, kw_only=True):
     """A space to check. ``listed`` items up to ``marker`` are on the queue, since ``since`` (microseconds, UTC).
 
-    ``open_ranges`` are the first and last ids of the tasks that may not have ended; ``queued``: all items are on it.
+    Those found good at ``good_since`` or later are left out. ``open_ranges`` are the first and last ids of the tasks
+    that may not have ended; ``queued``: all items are on it.
     """
 
     store: str
@@ -38,6 +41,7 @@ class BitMorsel(AnyMorsel, frozen=True, kw_only=True):
     listed: int = 0
     queued: bool = False
     open_ranges: tuple[tuple[int, int], ...] = ()
+    good_since: int | None = None
 
     def __str__(self) -> str:
         return f"{self.store}/{self.space}"
@@ -46,7 +50,8 @@ class BitMorsel(AnyMorsel, frozen=True, kw_only=True):
 class BitNibbler:
     """Puts a check of every item of every space that *spaces* takes on *queue*, and reports on *reports*.
 
-    *account* is the name by which patterns of *spaces* know this installation.
+    *account* is the name by which patterns of *spaces* know this installation. What was read and found good in the last
+    *skip* microseconds before its space has its turn is not checked again; with 0 everything is.
     """
 
     def __init__(
@@ -59,10 +64,11 @@ class BitNibbler:
         *,
         spaces: SpaceFilter = SpaceFilter(),  # noqa: B008  (frozen)
         account: str = "local",
+        skip: int = 0,
     ) -> None:
         self._providers, self._manifest, self._clock = providers, manifest, clock
         self._queue, self._reports = queue, reports
-        self._spaces, self._account = spaces, account
+        self._spaces, self._account, self._skip = spaces, account, skip
 
     def morsels(self) -> Sequence[BitMorsel]:
         """Every space that a store lists or the manifest knows, but for those of the system."""
@@ -85,26 +91,41 @@ class BitNibbler:
         self._put_report(BitReport(morsel.store, morsel.space, since, morsel.listed, f"the listing broke off: {error}"))
 
     def _checks(self, morsel: BitMorsel) -> Bite[BitMorsel]:
-        since = self._clock.now() if morsel.since is None else morsel.since
-        found = items_to_check(self._providers, self._manifest, morsel.store, morsel.space, after=morsel.marker)
-        names = [name for name, _ in islice(found, GROUP)]
+        if morsel.since is None:
+            now = self._clock.now()
+            good = now - self._skip if self._skip else None
+            morsel = msgspec.structs.replace(morsel, since=now, good_since=good)
+        names, marker, looked_at = self._next(morsel)
         ids = self._queue.put([encode_task(BitCheck(morsel.store, morsel.space, name)) for name in names])
         left = msgspec.structs.replace(
             morsel,
-            marker=names[-1] if names else morsel.marker,
-            since=since,
-            listed=morsel.listed + len(names),
-            queued=len(names) < GROUP,
+            marker=morsel.marker if marker is None else marker,
+            listed=morsel.listed + looked_at,
+            queued=marker is None,
             open_ranges=(*morsel.open_ranges, (ids[0], ids[-1])) if ids else morsel.open_ranges,
             failures=0,
         )
         return Bite(left, len(names))
 
+    def _next(self, morsel: BitMorsel) -> tuple[list[str], str | None, int]:
+        """The next items to check, the marker behind them (None at the end of the space), and how many were seen."""
+        names: list[str] = []
+        looked_at = 0
+        found = listed_or_known(self._providers, self._manifest, morsel.store, morsel.space, after=morsel.marker)
+        for name, entry, row in found:
+            looked_at += 1
+            if morsel.good_since is None or not is_lately_verified(entry, row, morsel.good_since):
+                names.append(name)
+            if len(names) == GROUP or looked_at == LOOKED_AT:
+                return names, name, looked_at
+        return names, None, looked_at
+
     def _report(self, morsel: BitMorsel) -> Bite[BitMorsel]:
         still = tuple(ends for ends in morsel.open_ranges if self._queue.unsettled(*ends))
         if still:
             return Bite(msgspec.structs.replace(morsel, open_ranges=still), moved=False)
-        self._put_report(BitReport(morsel.store, morsel.space, morsel.since or 0, morsel.listed))
+        good = morsel.good_since
+        self._put_report(BitReport(morsel.store, morsel.space, morsel.since or 0, morsel.listed, good_since=good))
         return Bite(None, 1)
 
     def _put_report(self, report: BitReport) -> None:
