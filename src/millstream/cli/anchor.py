@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from millstream.cli.anchor_feed import feed_command
+from millstream.cli.anchor_linksets import linksets
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
@@ -23,6 +24,7 @@ anchor.add_command(feed_command)
 anchor.add_command(submit)
 anchor.add_command(redrive)
 anchor.add_command(serve)
+anchor.add_command(linksets)
 
 
 @anchor.command()

@@ -15,7 +15,7 @@ from millstream.anchoring.registry.states import OperationStatus, Submission
 from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import Operation, RequestError, parse_request
 from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
-from millstream.anchoring.sidetree.operations import revive
+from millstream.anchoring.sidetree.operations import out_of_time, revive
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -172,9 +172,11 @@ class Acceptance:
 
     def _refusals(self, checked: Sequence[_Checked]) -> Sequence[str | None]:
         """Why each of *checked* cannot be valid now. What was taken once is never refused when it is sent again."""
-        if self._known is None:
-            return [None] * len(checked)
-        refusals = self._known.refusals([item.operation for item in checked])
+        now, profile = self._store.database.clock.now(), self._version().profile
+        refusals = [out_of_time(item.operation, profile, now) for item in checked]
+        if self._known is not None:
+            unknown = self._known.refusals([item.operation for item in checked])
+            refusals = [late or reason for late, reason in zip(refusals, unknown, strict=True)]
         refused = [item.submission.id for item, refusal in zip(checked, refusals, strict=True) if refusal is not None]
         taken = self._store.statuses(refused) if refused else {}
         return [

@@ -44,7 +44,8 @@ class OperationObserver:
     def _judged(self, entry: LedgerEntry) -> tuple[ReadBatch | None, str | None]:
         """The batch of *entry*, and what is wrong with it."""
         try:
-            batch = read_batch(entry.anchor_string, self._cas.get, self._versions.at(entry.time).profile)
+            profile = self._versions.at(entry.time).profile
+            batch = read_batch(entry.anchor_string, self._cas.get, profile, time=entry.time)
         except BatchFileError as error:
             return None, str(error)
         except CasError as error:

@@ -24,6 +24,7 @@ _STATUS = [_ops.c[n] for n in ("id", "suffix", "type", "state", "accepted_at", "
 _QUEUED = [_ops.c[n] for n in ("seq", "id", "suffix", "request", "version", "retries", "accepted_at")]
 _ACCEPTED = ["id", "suffix", "type", "version", "request", "state", "open", "retries", "accepted_at", "available_at"]
 _CHUNK = 5_000
+_NOT_HELD = "the anchor does not hold this operation, or was made outside the times that it names"
 
 
 class _TakenOverError(Exception):
@@ -220,7 +221,7 @@ class OperationStore:
         def transaction(connection: sa.Connection, now: int) -> None:
             left = sa.update(_ops).where(_ops.c.cut == cut.cut, _ops.c.open)
             ended = self._ended(OperationState.REJECTED, now)
-            connection.execute(left.values(**ended, reason=fault or "the anchor does not hold this operation"))
+            connection.execute(left.values(**ended, reason=fault or _NOT_HELD))
             connection.execute(sa.update(t.cuts).where(t.cuts.c.cut == cut.cut).values(open=False))
 
         self.database.write(transaction)

@@ -32,7 +32,7 @@ from millstream.anchoring.sidetree import (
     parse_request,
     write_batch,
 )
-from millstream.anchoring.sidetree.operations import revive
+from millstream.anchoring.sidetree.operations import out_of_time, revive
 from millstream.core.cid import CidForm
 from millstream.core.clock import MICROSECONDS
 from millstream.core.retry import RetryPolicy
@@ -126,7 +126,8 @@ class OperationWriter:
     def _prepare(self, removed: RemovedOperations) -> tuple[OpenCut, WrittenBatch] | None:
         """The cut of what was *removed*, written down, and its batch; None where nothing is left to cut."""
         version = self._version()
-        parsed, rejected, failed = _parse(removed.operations, version)
+        now = self._store.database.read(lambda _connection, now: now)
+        parsed, rejected, failed = _parse(removed.operations, version, now)
         batch = None
         while parsed and batch is None:
             try:
@@ -182,8 +183,10 @@ def _revived(queued: QueuedOperation, profile: Profile) -> Operation:
     return revive(_decoder.decode(queued.request), queued.suffix, profile)
 
 
-def _parse(queued: Sequence[QueuedOperation], version: Version) -> tuple[list[_Parsed], dict[int, str], dict[int, str]]:
-    """The operations that are valid now, and by place why others never are, or why they could not be read.
+def _parse(
+    queued: Sequence[QueuedOperation], version: Version, now: int
+) -> tuple[list[_Parsed], dict[int, str], dict[int, str]]:
+    """The operations that are valid *now*, and by place why others never are, or why they could not be read.
 
     What was accepted under *version* is not checked again; the rules may have changed for all others.
     """
@@ -192,7 +195,11 @@ def _parse(queued: Sequence[QueuedOperation], version: Version) -> tuple[list[_P
         try:
             known = each.version == version.name
             operation = _revived(each, version.profile) if known else parse_request(each.request, version.profile)
-            parsed.append(_Parsed(each, operation))
+            late = out_of_time(operation, version.profile, now)
+            if late is not None:
+                rejected[each.seq] = f"anchor_window: {late}"
+            else:
+                parsed.append(_Parsed(each, operation))
         except RequestError as error:
             rejected[each.seq] = f"{error.code}: {error}"
         except Exception as error:  # one operation must never stop the others

@@ -24,6 +24,7 @@ from millstream.anchoring.sidetree.batch_files import (
 from millstream.anchoring.sidetree.compressed import unpack
 from millstream.anchoring.sidetree.encoding import hash_of
 from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
+from millstream.anchoring.sidetree.hashlinks import is_hashlink, parse_hashlink
 from millstream.anchoring.sidetree.operations import (
     Operation,
     OperationType,
@@ -31,6 +32,7 @@ from millstream.anchoring.sidetree.operations import (
     check_reference,
     check_signed,
     check_suffix_data,
+    out_of_time,
 )
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.signatures import Signed
@@ -59,12 +61,22 @@ class _Core(msgspec.Struct, frozen=True):
     provisional_uri: str | None
 
 
-def read_batch(anchor: str, fetch: Fetch, profile: Profile) -> ReadBatch:
+def read_batch(anchor: str, fetch: Fetch, profile: Profile, *, time: int | None = None) -> ReadBatch:
     """The batch behind the *anchor* string.
+
+    With the *time* of the anchor (microseconds), operations whose window it misses are left out.
 
     Raises :class:`BatchFileError` where the whole batch is to be dropped. A file that cannot be had now
     (:class:`CasNotFoundError`, :class:`CasDamagedError`, :class:`CasUnavailableError`) is no verdict: try again later.
     """
+    batch = _read(anchor, fetch, profile)
+    if time is None:
+        return batch
+    in_time = [operation for operation in batch.operations if out_of_time(operation, profile, time) is None]
+    return batch if len(in_time) == len(batch.operations) else msgspec.structs.replace(batch, operations=in_time)
+
+
+def _read(anchor: str, fetch: Fetch, profile: Profile) -> ReadBatch:
     count, uri = parse_anchor(anchor, profile)
     reader = _Reader(fetch, profile)
     core = reader.core(uri, count)
@@ -234,12 +246,21 @@ class _Reader:
 
     def _file(self, uri: str, name: str, limit: int) -> dict[str, Any]:
         try:
-            data = self._fetch(uri, limit)
+            data = self._fetch(self._name(uri), limit)
         except CasTooLargeError as error:
             raise BatchFileError(f"the {name} has more than {limit:,} bytes") from error
         except CidError as error:
             raise BatchFileError(f"{uri[:120]!r} names no file: {error}") from error
         return unpack(data, name, limit, self._profile.inflation)
+
+    def _name(self, uri: str) -> str:
+        """The CID in *uri*, which may be a hashlink where the network has them. Raises :class:`BatchFileError`."""
+        if not self._profile.hashlinks or not is_hashlink(uri):
+            return uri
+        try:
+            return parse_hashlink(uri).cid
+        except RequestError as error:
+            raise BatchFileError(str(error)) from error
 
 
 def _check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:

@@ -30,7 +30,7 @@ def unpack(data: bytes, file: str, limit: int, inflation: int) -> dict[str, Any]
     """
     if len(data) > limit:
         raise BatchFileError(f"the {file} has more than {limit:,} bytes")
-    text = _inflate(data, file, limit * inflation)
+    text = inflate(data, file, limit * inflation)
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -40,7 +40,8 @@ def unpack(data: bytes, file: str, limit: int, inflation: int) -> dict[str, Any]
     return value
 
 
-def _inflate(data: bytes, file: str, limit: int) -> bytes:
+def inflate(data: bytes, file: str, limit: int) -> bytes:
+    """What *data* (GZIP) unpacks to; no more than *limit* bytes are ever unpacked. Raises :class:`BatchFileError`."""
     stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         text = stream.decompress(data, limit + 1)

@@ -49,7 +49,12 @@ def canonical(value: Any) -> bytes:
 
 def hash_bytes(data: bytes) -> str:
     """The encoded multihash of *data*."""
-    return encode(_PREFIX + hashlib.sha256(data).digest())
+    return multihash_of(hashlib.sha256(data).digest())
+
+
+def multihash_of(digest: bytes) -> str:
+    """The encoded multihash of a SHA-256 *digest* (32 bytes)."""
+    return encode(_PREFIX + digest)
 
 
 def hash_of(value: Any) -> str:

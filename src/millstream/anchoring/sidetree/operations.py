@@ -26,6 +26,7 @@ from millstream.anchoring.sidetree.keys import check_key
 from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.signatures import Signed, parse_signed
+from millstream.anchoring.sidetree.window import window_of
 
 Object = Mapping[str, Any]
 
@@ -145,6 +146,7 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
     check_key(signed.payload[_KEYS[kind]], profile)
     for name in required & {"deltaHash", "recoveryCommitment"}:
         check_multihash(signed.payload[name], f"{name} of the signed data")
+    window_of(signed.payload, profile)
     if kind == OperationType.DEACTIVATE and signed.payload["didSuffix"] != suffix:
         raise RequestError("signed_data_invalid", "the signed data of the deactivate is for another DID")
     return signed
@@ -156,6 +158,13 @@ def check_reference(value: object) -> tuple[str, str]:
         raise RequestError("reference", "an operation reference has the members 'didSuffix' and 'revealValue'")
     suffix = check_multihash(value["didSuffix"], "didSuffix")
     return suffix, check_multihash(value["revealValue"], "revealValue")
+
+
+def out_of_time(operation: Operation, profile: Profile, time: int) -> str | None:
+    """Why *operation* may not be anchored at *time* (microseconds); None where it may."""
+    if operation.signed is None or not profile.extra_signed:
+        return None
+    return window_of(operation.signed.payload, profile).fault(time)
 
 
 def reveals_its_key(operation: Operation) -> bool:

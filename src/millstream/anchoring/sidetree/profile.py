@@ -23,8 +23,9 @@ class Profile(msgspec.Struct, frozen=True):
 
     A file may have at most ``inflation`` times its limit once it is decompressed. ``header_members`` are the members
     that the header of a signature may have, ``extra_*`` the members that suffix data and signed payloads may have
-    beside those of the specification. ``cid`` is how the files of a batch are named when they are written; readers take
-    any form.
+    beside those of the specification. Where signed payloads may have ``anchorFrom`` and ``anchorUntil`` (seconds since
+    the epoch), they are at most ``max_window_seconds`` apart, and so far apart where only the first is given. ``cid``
+    is how the files of a batch are named when they are written; readers take any, ``hashlinks`` too where allowed.
     """
 
     name: str
@@ -45,9 +46,11 @@ class Profile(msgspec.Struct, frozen=True):
     patches: AbstractSet[str] = frozenset({ADD_KEYS, REMOVE_KEYS, ADD_SERVICES, REMOVE_SERVICES, REPLACE})
     bare_proofs: bool = False
     exact_count: bool = False
+    hashlinks: bool = False
     ignore_unknown: bool = False
     extra_suffix_data: AbstractSet[str] = frozenset()
     extra_signed: AbstractSet[str] = frozenset()
+    max_window_seconds: int = 600
     cid: CidForm = CidForm.RAW
 
 
@@ -69,6 +72,7 @@ ORB = Profile(
     patches=frozenset({ADD_KEYS, REMOVE_KEYS, ADD_SERVICES, REMOVE_SERVICES, ADD_NAMES, REMOVE_NAMES}),
     bare_proofs=True,
     exact_count=True,
+    hashlinks=True,
     ignore_unknown=True,
     extra_suffix_data=frozenset({"anchorOrigin"}),
     extra_signed=frozenset({"anchorOrigin", "anchorFrom", "anchorUntil", "revealValue"}),

@@ -146,7 +146,7 @@ def _operation_rows(cas: Cas, entry: LedgerEntry, versions: Any) -> list[dict[st
 
     row = {"suffix": "", "number": entry.number, "place": -1, "request": b"", "what": None, "reason": None}
     try:
-        batch = read_batch(entry.anchor_string, cas.get, versions.at(entry.time).profile)
+        batch = read_batch(entry.anchor_string, cas.get, versions.at(entry.time).profile, time=entry.time)
     except BatchFileError as error:
         return [row | {"what": "format", "reason": str(error)}]
     except CasError as error:
