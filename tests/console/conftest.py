@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from chromium import CHROMIUM, FLAGS
+from playwright.sync_api import Browser, sync_playwright
 from world import Served, furnish, serving
 
 
@@ -34,3 +37,13 @@ def copied(furnished: Path, tmp_path: Path) -> Callable[[], Path]:
         return folder
 
     return copy
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.fail("chromium is missing") if os.environ.get("CI") else pytest.skip("chromium is missing")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()

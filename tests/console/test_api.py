@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from world import DAMAGED, DEAD, Served, did, serving
 
 from millstream.rest.description import describe, encode_description
+from millstream.testing.waiting import until
 
 API = "/api/v1"
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
@@ -133,6 +134,27 @@ def test_dead_tasks_are_redriven_and_discarded_with_a_trail(copied: Callable[[],
         assert [(e["action"], e["reason"]) for e in trail] == [
             ("redrive", ""), ("discard", "the store is gone for good"), ("redrive", ""),
         ]  # fmt: skip
+
+
+def test_a_queue_has_a_past_and_alarms_and_workers_that_there_should_be(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as served:
+        queue = f"{API}/queues/duplication-high"
+        served.ask("GET", f"{API}/overview")
+        before = until(lambda: served.ask("GET", f"{queue}/history")[1]["items"], "a first sample")
+        assert (before[0]["dead"], before[0]["ready"]) == (30, 0)
+        (alarm,) = served.ask("GET", f"{API}/alarms")[1]["items"]
+        assert (alarm["queue"], alarm["kind"], alarm["count"]) == ("duplication-high", "dead-letters", 30)
+        served.ask("POST", f"{queue}/redrive", {"everything": True})
+
+        def after() -> list[dict[str, int]]:
+            found = served.ask("GET", f"{queue}/history?since={before[-1]['at']}")[1]["items"]
+            return [sample for sample in found if sample["ready"] == 30]
+
+        assert until(after, "a sample of what was redriven")[0]["dead"] == 0
+        assert served.ask("GET", f"{API}/alarms")[1]["items"] == []
+        assert len(served.ask("GET", f"{queue}/history?coarse=true")[1]["items"]) == 1
+        assert served.ask("GET", f"{API}/queues/nothing/history")[0] == 404
+        assert served.ask("GET", queue)[1]["figures"]["desired_workers"] == 0
 
 
 def test_a_dead_task_is_amended_over_what_was_seen_and_redriven_at_a_rate(copied: Callable[[], Path]) -> None:

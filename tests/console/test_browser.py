@@ -7,40 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from world import DAMAGED, Served, did, serving
-
-CHROMIUM = shutil.which("chromium") or ""
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-PAGES = {
-    "overview": "/", "logs": "/logs", "log": "/logs/weather", "message": "/logs/weather/7", "batches": "/batches",
-    "anchors": "/anchors", "anchor": "/anchors/2", "proof": "/proof?log=weather&id=7", "policies": "/policies",
-    "policy": "/policies/local", "integrity": "/integrity", "findings": "/integrity/findings",
-    "space": "/integrity/space?store=second&space=photos",
-    "item": f"/integrity/item?space=photos&content_id={quote(DAMAGED, safe='')}", "queues": "/queues",
-    "queue": "/queues/duplication-high", "task": "/queues/duplication-high/1", "workers": "/workers",
-    "identifiers": f"/identifiers?did={did()}", "system": "/system",
-}  # fmt: skip
-PATIENCE = 30_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not CHROMIUM:
-        pytest.fail("chromium is missing") if os.environ.get("CI") else pytest.skip("chromium is missing")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
+from chromium import PAGES, PATIENCE
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from world import Served, did, serving
 
 
 class Watched:
@@ -168,6 +142,19 @@ def test_a_dead_letter_is_looked_at_amended_and_tried_again_with_others_at_a_rat
     expect(page.locator(".facts").first).to_contain_text("delayed19")
     page.goto(f"{changing.url}/system")
     expect(page.locator("main")).to_contain_text("the store has another name now")
+    assert watched.complaints == []
+
+
+def test_the_past_of_a_queue_is_drawn_and_goes_on(changing: Served, watched: Watched) -> None:
+    page = watched.page(f"{changing.url}/queues/duplication-high")
+    expect(page.locator(".u-legend")).to_contain_text("delayed")
+    page.get_by_role("link", name="last day").click()
+    expect(page.locator(".chart")).to_have_attribute("data-follow", "no")
+    page.goto(f"{changing.url}/queues")
+    expect(page.locator("main")).to_contain_text("An alarm stands where")
+    expect(page.get_by_role("row", name="dead-letters")).to_contain_text(
+        "30 tasks of the queue duplication-high are dead"
+    )
     assert watched.complaints == []
 
 

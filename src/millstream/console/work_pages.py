@@ -32,7 +32,13 @@ def routes(pages: Pages) -> list[BaseRoute]:
 def list_queues(call: Call) -> Mapping[str, Any]:
     """All queues."""
     found = queues.queues(call.desk, call.ask())
-    return {"queues": found.items, "open_tasks": [sample.open_tasks for sample in call.desk.watch.history()]}
+    samples = call.desk.watch.history()
+    return {
+        "queues": found.items,
+        "alarms": queues.alarms(call.desk, call.ask()).items,
+        "limits": call.desk.node.settings.mill.alarms,
+        "open_tasks": [sample.open_tasks for sample in samples],
+    }
 
 
 def show_queue(call: Call) -> Mapping[str, Any]:
@@ -40,7 +46,19 @@ def show_queue(call: Call) -> Mapping[str, Any]:
     detail = queues.queue(call.desk, call.ask(queues.QueueQuery))
     ask = call.ask(queues.DeadQuery)
     dead = queues.dead(call.desk, ask)
-    return {"d": detail, "q": detail.figures, "dead": dead, "cause": ask.query.cause, "after": ask.query.after}
+    name = detail.figures.queue
+    coarse = call.query.get("past") == "day"
+    past = call.desk.watch.queue_history(name, coarse=coarse)
+    return {
+        "d": detail,
+        "q": detail.figures,
+        "dead": dead,
+        "cause": ask.query.cause,
+        "after": ask.query.after,
+        "alarms": [one for one in call.desk.watch.alarms() if one.queue == name],
+        "open_tasks": [sample.ready + sample.leased + sample.delayed for sample in past],
+        "coarse": coarse,
+    }
 
 
 def show_task(call: Call) -> Mapping[str, Any]:

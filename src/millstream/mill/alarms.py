@@ -42,7 +42,7 @@ class Alarms:
     def observe(self, at: float, depths: Mapping[str, Depth]) -> Sequence[Alarm]:
         """What is to be told at *at* (seconds, growing) of queues of these *depths*."""
         found = {
-            (alarm.queue, alarm.kind): alarm for name, depth in depths.items() for alarm in self._look(name, depth)
+            (alarm.queue, alarm.kind): alarm for name, depth in depths.items() for alarm in self.standing(name, depth)
         }
         due = [alarm for key, alarm in found.items() if at - self._told.get(key, float("-inf")) >= REMIND]
         over = [_over(queue, kind) for queue, kind in self._told if (queue, kind) not in found and queue in depths]
@@ -51,7 +51,8 @@ class Alarms:
             del self._told[alarm.queue, alarm.kind]
         return [*due, *over]
 
-    def _look(self, name: str, depth: Depth) -> list[Alarm]:
+    def standing(self, name: str, depth: Depth) -> Sequence[Alarm]:
+        """What is wrong with the queue *name* at this *depth*, whoever was told of it."""
         alarms = []
         if depth.dead:
             text = f"{depth.dead:,} tasks of the queue {name} are dead: see `millstream queue dead {name}`"

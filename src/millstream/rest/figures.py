@@ -92,6 +92,29 @@ class QueueFigures(msgspec.Struct, frozen=True):
     desired_workers: int | None = None
 
 
+class QueueSample(msgspec.Struct, frozen=True, gc=False):
+    """How many tasks of one queue stood where at one moment (``at`` in microseconds)."""
+
+    at: int
+    ready: int
+    leased: int
+    delayed: int
+    dead: int
+
+
+class QueueAlarm(msgspec.Struct, frozen=True):
+    """What people are told of a queue while it lasts: ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``.
+
+    ``count`` are the tasks it is about; ``since`` is when this node was first seen so (microseconds).
+    """
+
+    queue: str
+    kind: str
+    message: str
+    count: int
+    since: int
+
+
 class Fault(msgspec.Struct, frozen=True):
     """Something that is not well: how bad (``bad``, ``warn``), what, what is done about it, and the page about it."""
 

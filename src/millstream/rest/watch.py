@@ -12,11 +12,12 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
+from millstream.mill.alarms import Alarm, Alarms
 from millstream.mill.scaling import POOLS, PoolScaler
 from millstream.mill.tasks import QueueName
 from millstream.queue import Depth
 from millstream.rest.faults import find_faults
-from millstream.rest.figures import Overview, QueueFigures, Sample
+from millstream.rest.figures import Overview, QueueAlarm, QueueFigures, QueueSample, Sample
 from millstream.rest.survey import (
     Survey,
     anchor_figures,
@@ -40,8 +41,23 @@ RATE_SECONDS = 10
 _RECENT = 900
 _COARSE = 1_440
 _FIRST_LOOK_SECONDS = 60.0
+_MOST_HISTORIES = 200
+"""Queues whose past is kept, the first of them by name."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Past:
+    """What one queue was like: often for half an hour, and once a minute for a day."""
+
+    def __init__(self) -> None:
+        self.recent: deque[QueueSample] = deque(maxlen=_RECENT)
+        self.coarse: deque[QueueSample] = deque(maxlen=_COARSE)
+
+    def add(self, sample: QueueSample) -> None:
+        self.recent.append(sample)
+        if not self.coarse or sample.at - self.coarse[-1].at >= 60 * MICROSECONDS:
+            self.coarse.append(sample)
 
 
 class Watch:
@@ -61,6 +77,10 @@ class Watch:
         self._depths: Mapping[str, Depth] = {}
         self._unreadable: Mapping[str, str] = {}
         self._survey: Survey | None = None
+        self._pasts: dict[str, _Past] = {}
+        limits = desk.node.settings.mill.alarms
+        self._alarm_rules = Alarms(limits.most, limits.longest / MICROSECONDS)
+        self._alarms: Mapping[tuple[str, str], QueueAlarm] = {}
         self._scalers = {pool.queue.value: PoolScaler(pool) for pool in POOLS}
 
     def start(self) -> None:
@@ -110,6 +130,19 @@ class Watch:
             for name, d in self._depths.items()
         ]
 
+    def queue_history(self, name: str, *, coarse: bool = False, since: int = 0) -> Sequence[QueueSample]:
+        """The samples of one queue after *since* (microseconds): of the last half hour, or one a minute of a day."""
+        with self._changed:
+            past = self._pasts.get(name)
+            kept = (past.coarse if coarse else past.recent) if past else ()
+            return [sample for sample in kept if sample.at > since]
+
+    def alarms(self) -> Sequence[QueueAlarm]:
+        """What is wrong with queues at this moment, by queue."""
+        if not self._threads or not self._recent:
+            self.sample()
+        return sorted(self._alarms.values(), key=lambda alarm: (alarm.queue, alarm.kind))
+
     def overview(self) -> Overview:
         """The whole road."""
         survey, queues = self.survey, self.queues()
@@ -147,12 +180,25 @@ class Watch:
         for name, scaler in self._scalers.items():
             if name in depths:
                 scaler.observe(desk.clock.monotonic(), depths[name].ready, depths[name].leased)
+        found = [alarm for name, depth in depths.items() for alarm in self._alarm_rules.standing(name, depth)]
         with self._changed:
+            self._alarms = {(one.queue, one.kind): self._dated(one, now) for one in found}
+            self._remember(depths, now)
             self._depths, self._unreadable = depths, unreadable
             self._recent.append(taken)
             if not self._coarse or now - self._coarse[-1].at >= 60 * MICROSECONDS:
                 self._coarse.append(taken)
             self._changed.notify_all()
+
+    def _dated(self, alarm: Alarm, now: int) -> QueueAlarm:
+        before = self._alarms.get((alarm.queue, alarm.kind))
+        return QueueAlarm(alarm.queue, alarm.kind, alarm.message, alarm.count, before.since if before else now)
+
+    def _remember(self, depths: Mapping[str, Depth], now: int) -> None:
+        self._pasts = {name: self._pasts.get(name) or _Past() for name in sorted(depths)[:_MOST_HISTORIES]}
+        for name, past in self._pasts.items():
+            depth = depths[name]
+            past.add(QueueSample(now, depth.ready, depth.leased, depth.delayed, depth.dead))
 
     def look(self) -> Survey:
         """Take the slower figures once."""

@@ -6,6 +6,7 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   const charts = [];
+  const states = ["ready", "leased", "delayed", "dead"];
   const shown = (samples, kind) => {
     const times = samples.map((s) => s.at / 1e6);
     if (kind === "rate") {
@@ -16,12 +17,15 @@
       });
       return [times, rates];
     }
+    if (kind === "queue") return [times, ...states.map((name) => samples.map((s) => s[name]))];
     return [times, samples.map((s) => s.open_tasks), samples.map((s) => s.dead_tasks)];
   };
   const at = (u, v) => (v === null ? "–" : clock(v, 8));
   const series = (kind) =>
     kind === "rate"
       ? [{ label: "UTC", value: at }, { label: "messages a second", value: (u, v) => (v === null ? "–" : v.toFixed(1)), stroke: colour("--line"), width: 1.5, fill: colour("--accent-soft") + "66", points: { show: false } }]
+      : kind === "queue"
+      ? [{ label: "UTC", value: at }, ...states.map((label, n) => ({ label, stroke: colour(`--series${n + 1}`), width: 1.5, dash: [[], [6, 3], [2, 3], []][n], points: { show: false } }))]
       : [
           { label: "UTC", value: at },
           { label: "open", stroke: colour("--line"), width: 1.5, points: { show: false } },
@@ -54,6 +58,7 @@
   }
   const add = (sample) => {
     for (const chart of charts) {
+      if (chart.box.dataset.follow) { follow(chart); continue; }
       const last = chart.samples[chart.samples.length - 1];
       if (last && last.at >= sample.at) continue;
       chart.samples.push(sample);
@@ -61,6 +66,17 @@
       if (chart.plot) chart.plot.setData(shown(chart.samples, chart.box.dataset.chart));
       else chart.plot = draw(chart.box, chart.samples);
     }
+  };
+  // The chart of one queue asks for what is new of it when the server says that it has looked.
+  const follow = (chart) => {
+    if (chart.box.dataset.follow !== "yes" || chart.asking || document.hidden) return;
+    chart.asking = true;
+    const last = chart.samples[chart.samples.length - 1];
+    fetch(`${chart.box.dataset.source}?since=${last ? last.at : 0}`).then((r) => (r.ok ? r.json() : { items: [] })).then((found) => {
+      chart.samples = chart.samples.concat(found.items).slice(-900);
+      if (chart.plot) chart.plot.setData(shown(chart.samples, "queue"));
+      else chart.plot = draw(chart.box, chart.samples);
+    }).catch(() => {}).finally(() => { chart.asking = false; });
   };
   addEventListener("resize", () => {
     for (const { plot, box } of charts) if (plot) plot.setSize({ width: box.clientWidth, height: 150 });

@@ -14,7 +14,7 @@ from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
 from millstream.queue import Cause, DeadTask
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
-from millstream.rest.figures import QueueFigures
+from millstream.rest.figures import QueueAlarm, QueueFigures, QueueSample
 
 endpoints = Endpoints()
 
@@ -58,6 +58,15 @@ class CausesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: Name
     offset: Number = 0
     limit: Limit = 1000
+
+
+class QueueHistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Samples of ``queue`` after ``since`` (microseconds). ``coarse``: one a minute of the last day; else one every
+    two seconds of the last half hour."""
+
+    queue: Name
+    since: Number = 0
+    coarse: bool = False
 
 
 class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,6 +173,22 @@ def queue(desk: Desk, ask: Ask[QueueQuery, Any]) -> QueueDetail:
     figures = QueueFigures(name, *counts, depth.exact, depth.as_of, desired)
     found = desk.queues.causes(name)
     return QueueDetail(figures, desk.queues.holder(name), found[:MOST_CAUSES], len(found))
+
+
+@endpoints.get("/queues/{queue}/history", QueueHistoryQuery)
+def queue_history(desk: Desk, ask: Ask[QueueHistoryQuery, Any]) -> Listing[QueueSample]:
+    """How a queue stood over the last minutes, or the last day, as far as this process has seen it."""
+    query = ask.query
+    desk.queues.depth(query.queue)
+    found = desk.watch.queue_history(query.queue, coarse=query.coarse, since=query.since)
+    return Listing(found, total=len(found))
+
+
+@endpoints.get("/alarms")
+def alarms(desk: Desk, _ask: Ask[Any, Any]) -> Listing[QueueAlarm]:
+    """List what is wrong with queues at this moment; people are told of it while workers run."""
+    found = desk.watch.alarms()
+    return Listing(found, total=len(found))
 
 
 @endpoints.get("/queues/{queue}/causes", CausesQuery)
