@@ -67,7 +67,7 @@ def work(
 
         def show(pool: str, tally: Tally) -> None:
             status.show(pool, tally)
-            _wake(managers, but=pool)
+            wake_others(managers, but=pool)
 
         for pool, each in chosen.items():
             managers[pool] = node.workers(*each, on_progress=functools.partial(show, pool))
@@ -75,9 +75,9 @@ def work(
         for pool, each in chosen.items():
             click.echo(f"working on {', '.join(each)}{f' (pool {pool})' if pools else ''}", err=True)
         click.echo("stop with Ctrl-C or SIGTERM", err=True)
-        producing = _producing(node, lambda: _wake(managers)) if produce else contextlib.nullcontext()
-        with _watching(node.monitor(*names), port), producing:
-            tally = _run(managers, drain)
+        loops = producing(node, lambda: wake_others(managers)) if produce else contextlib.nullcontext()
+        with watching(node.monitor(*names), port), loops:
+            tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0
 
@@ -91,14 +91,14 @@ def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:
         signal.signal(number, stop)
 
 
-def _wake(managers: Mapping[str, WorkerManager], but: str = "") -> None:
+def wake_others(managers: Mapping[str, WorkerManager], but: str = "") -> None:
     """Tell the others that there may be tasks, so that they do not sleep for minutes."""
     for pool, manager in managers.items():
         if pool != but:
             manager.wake()
 
 
-def _run(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
+def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
     """Let all work; when one fails the others end in order, and its error is raised."""
 
     def work_of(manager: WorkerManager) -> Tally:
@@ -117,7 +117,7 @@ def _run(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
 
 
 @contextlib.contextmanager
-def _producing(node: Node, wake: Callable[[], None]) -> Iterator[None]:
+def producing(node: Node, wake: Callable[[], None]) -> Iterator[None]:
     """Run both looping producers for the length of the block, and call *wake* when they have put tasks."""
     settings, ended = node.settings.mill.produce, threading.Event()
     duplication, _ = node.duplication_loop(SpaceFilter(), on_progress=lambda _: wake())
@@ -151,7 +151,7 @@ def _producing(node: Node, wake: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watching(monitor: Monitor, port: int | None) -> Iterator[None]:
+def watching(monitor: Monitor, port: int | None) -> Iterator[None]:
     """Watch the queues, and serve the figures where a *port* is given, for the length of the block."""
     server = None if port is None else serve_figures(lambda: monitor.figures, "127.0.0.1", port)
     threads = [threading.Thread(target=monitor.run, name="mill-monitor", daemon=True)]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -18,9 +18,13 @@ from millstream.core.errors import InputError
 from millstream.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from millstream.cli.serve_roles import Roles
     from millstream.messaging.broker.endpoints import Place
     from millstream.messaging.broker.server import BrokerServer
     from millstream.node import Node
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class MissingConsoleError(InputError):
@@ -49,6 +53,10 @@ def serve(settings: Settings, broker: str, no_broker: bool, console: str | None,
     the broker needs access keys, or an authority of clients' certificates (section broker), and the console needs users
     (`millstream config user`). Where the console's usual port is taken it chooses another and says which. The node
     moves and trims logs as the rules of the settings (log.rules), or those kept with them, say.
+
+    The settings (section serve) name what else this process does: batch logs and anchor the batches, work on tasks in
+    pools, put tasks on queues, anchor operations on identifiers. SIGTERM or Ctrl-C drains it: nothing new is begun,
+    what is in hand is finished, what was batched is anchored; a second one ends it at once, which loses nothing either.
     """
     from millstream.messaging.broker.endpoints import read_place
     from millstream.node import Node
@@ -60,13 +68,17 @@ def serve(settings: Settings, broker: str, no_broker: bool, console: str | None,
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node, node.upkeep(_complain):
         asyncio.run(_serve(node, place, with_console=not no_console, chosen=console is not None))
+        _complain("stopped")
 
 
 async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen: bool) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    from millstream.cli.serve_roles import Roles
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    _stop_on_signals(loop, stop)
+    roles = Roles(node, _complain, lambda: loop.call_soon_threadsafe(stop.set))
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(_running(roles))
         broker = None
         if place is not None:
             broker = await stack.enter_async_context(node.broker(place))
@@ -74,7 +86,28 @@ async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen:
         if with_console:
             await _serve_console(stack, node, broker, chosen=chosen)
         await stop.wait()
-        _complain("stopping")
+        _complain("stopping: what is in hand is finished; a second signal ends it at once")
+        roles.stop()
+
+
+@contextlib.asynccontextmanager
+async def _running(roles: Roles) -> AsyncIterator[None]:
+    """*roles*, whose beginning and end may take a while, for the length of the block."""
+    await asyncio.to_thread(roles.__enter__)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(roles.__exit__)
+
+
+def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    def ask() -> None:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        stop.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, ask)
 
 
 def _complain(text: str) -> None:
