@@ -69,6 +69,29 @@ for thread in threads:
 print("done")
 """
 
+SIDE_BY_SIDE = """
+import logging, sys, threading
+from millstream.messaging.client import Message
+from millstream.messaging.client.blocking import Producer, PushConsumer, SimpleConsumer
+
+logging.basicConfig(level=logging.WARNING)
+
+def use(place, number):
+    for turn in range(3):
+        with Producer(place, ["loops"]) as producer:
+            producer.send(Message("loops", b"x"))
+        with SimpleConsumer(place, f"simple-{number}", {"loops": "*"}, await_duration=0) as consumer:
+            consumer.ack(*consumer.receive(10))
+        with PushConsumer(place, f"push-{number}", {"loops": "*"}, lambda message: None):
+            pass
+
+threads = [threading.Thread(target=use, args=(sys.argv[1], number)) for number in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
 
 def run(*arguments: str) -> str:
     result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
@@ -118,3 +141,10 @@ def test_clients_run_under_uvloop(place: str) -> None:
 
 def test_clients_run_in_one_loop_after_another_and_in_loops_of_several_threads(place: str) -> None:
     assert run("-c", TWO_LOOPS, place) == "done\n"
+
+
+def test_blocking_clients_that_come_and_go_side_by_side_leave_nothing_in_the_log_of_their_process(place: str) -> None:
+    """A loop that ends before gRPC has heard the end of its calls has asyncio complain about them later on."""
+    command = [sys.executable, "-X", "dev", "-c", SIDE_BY_SIDE, place]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
+    assert (result.stdout, result.stderr) == ("", "")

@@ -17,6 +17,8 @@ Result = TypeVar("Result")
 Argument = TypeVar("Argument")
 AnyClient = TypeVar("AnyClient", bound=Client)
 
+_LAST_SECONDS = 2.0
+
 
 class LoopThread:
     """An event loop in a thread of its own, from :meth:`start` to :meth:`stop`."""
@@ -39,6 +41,7 @@ class LoopThread:
         if self._process != os.getpid():
             self._loop = self._thread = None  # the parent's: to close them here would break them there
         elif self._loop is not None and self._thread is not None:
+            asyncio.run_coroutine_threadsafe(_last_tasks(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -58,6 +61,16 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+
+async def _last_tasks() -> None:
+    """Return when all tasks of this loop have ended, after two seconds at most.
+
+    gRPC hears the end of a call that was cut off a moment later, and complains where the loop is gone by then.
+    """
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    if rest:
+        await asyncio.wait(rest, timeout=_LAST_SECONDS)
 
 
 class Blocking(Generic[AnyClient]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -14,6 +14,13 @@ from millstream.messaging.protocol.siphash import group_queue
 
 _READABLE = (v2.READ, v2.READ_WRITE)
 _WRITABLE = (v2.WRITE, v2.READ_WRITE)
+_MADE_BY: Mapping[int, str] = {
+    v2.NORMAL: "send messages without a message group or a time of delivery",
+    v2.FIFO: "give each message a message group",
+    v2.DELAY: "give each message a time of delivery",
+    v2.TRANSACTION: "send each message with Producer.begin",
+}
+"""What makes a message one of a type."""
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -112,4 +119,6 @@ def check_kind(queue: Queue, kind: int, topic: str) -> None:
     if kind not in queue.kinds:
         names = ", ".join(v2.MessageType.Name(each) for each in queue.kinds) or "nothing"
         wanted = v2.MessageType.Name(kind)
-        raise BadRequestError(f"topic {topic} takes {names}, not {wanted}", code=v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE)
+        advice = "".join(f": {_MADE_BY[each]}" for each in queue.kinds[:1] if each in _MADE_BY)
+        text = f"topic {topic} takes {names}, not {wanted}{advice}"
+        raise BadRequestError(text, code=v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +13,8 @@ from millstream.messaging.client.transport import Transport
 from millstream.messaging.protocol import v2
 
 _log = logging.getLogger(__name__)
+
+_GOODBYE = 0.5  # seconds that a server has to end the stream in its turn
 
 Handle = Callable[["v2.TelemetryCommand"], Awaitable["v2.TelemetryCommand | None"]]
 
@@ -31,6 +34,7 @@ class Stream:
         self._handle = handle
         self._reopen = reopen
         self._call: Any = None
+        self._is_ending = False
         self._writing = asyncio.Lock()
         self._commands: set[asyncio.Future[None]] = set()
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -51,7 +55,10 @@ class Stream:
             self._call.cancel()
 
     async def close(self) -> None:
-        """End the stream."""
+        """End the stream: with the server where it answers, else without."""
+        self._is_ending = True
+        if self._call is not None:  # a call that is cut off is not over for gRPC when the event loop may be
+            await asyncio.wait([asyncio.ensure_future(self._finish(self._call))], timeout=_GOODBYE)
         ending = [self._task, *self._commands]
         for task in ending:
             task.cancel()
@@ -61,7 +68,7 @@ class Stream:
         self._settled.cancel()
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_ending:
             try:
                 await self._serve()
             except ClientError as error:
@@ -73,7 +80,8 @@ class Stream:
                 if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                     raise
             self._call = None
-            await asyncio.sleep(self._reopen)
+            if not self._is_ending:
+                await asyncio.sleep(self._reopen)
 
     async def _serve(self) -> None:
         import grpc
@@ -91,6 +99,13 @@ class Stream:
                 task = asyncio.ensure_future(self._answer(call, command))
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
+
+    async def _finish(self, call: Any) -> None:
+        """Tell the server that nothing more comes, and wait for its end of the stream."""
+        with contextlib.suppress(Exception):
+            async with self._writing:
+                await call.done_writing()
+        await asyncio.wait([self._task])
 
     async def _answer(self, call: Any, command: v2.TelemetryCommand) -> None:
         try:
