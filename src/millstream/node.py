@@ -93,6 +93,7 @@ class Node(MillNode):
         self.clock = clock or SystemClock()
         self._is_new = not (self.folder / DATABASE).exists()
         self._resources = contextlib.ExitStack()
+        self._keeps_job_lines = False
         self._queues: dict[str, WorkQueue] = {}
         self._engines: dict[str, sa.Engine] = {}
         self._opening = threading.Lock()
@@ -385,10 +386,22 @@ class Node(MillNode):
     # Spark
 
     def spark(self) -> contextlib.AbstractContextManager[SparkSession]:
-        """A Spark session for the jobs of :mod:`millstream.pipeline`, stopped when the block is left."""
+        """A Spark session for the jobs of :mod:`millstream.pipeline`, stopped when the block is left.
+
+        Each job that ends from now on, as long as the node is open, leaves its line in ``jobs/jobs.jsonl``.
+        """
         from millstream.pipeline.session import spark_session
 
+        self._keep_job_lines()
         return spark_session(self.folder / "spark", self.spark_options, clock=self.clock)
+
+    def _keep_job_lines(self) -> None:
+        """Once is enough, however many sessions there are."""
+        from millstream.pipeline.joblines import kept_in
+
+        if not self._keeps_job_lines:
+            self._resources.enter_context(kept_in(self.folder / "jobs" / "jobs.jsonl"))
+            self._keeps_job_lines = True
 
     @property
     def spark_options(self) -> SparkOptions:

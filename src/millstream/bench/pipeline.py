@@ -21,7 +21,7 @@ from millstream.batching import BatchConfig
 from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.bench.frame import Comparison, Contender, Sample, Size
-from millstream.bench.processes import spark_memory
+from millstream.bench.processes import cpu_seconds, spark_memory
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
@@ -226,11 +226,20 @@ class Work:
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[Callable[[float], Sample]]:
-        """A function that makes the sample of the time in the block, given how much was done in it."""
-        began = self._clock.monotonic()
+        """A function that makes the sample of the time in the block, given how much was done in it.
+
+        ``CPU s`` is the processor time of the driver, its Java machine and all workers: what the work costs, however
+        many cores there were and whatever else they had to do.
+        """
+        began, spent = self._clock.monotonic(), cpu_seconds()
         ended: list[float] = []
-        yield lambda amount: Sample(amount / (ended[0] - began), {"seconds": ended[0] - began, **spark_memory()})
-        ended.append(self._clock.monotonic())
+
+        def sample(amount: float) -> Sample:
+            seconds, cpu = ended
+            return Sample(amount / seconds, {"seconds": seconds, "CPU s": cpu, **spark_memory()})
+
+        yield sample
+        ended += [self._clock.monotonic() - began, cpu_seconds() - spent]
 
 
 @contextlib.contextmanager

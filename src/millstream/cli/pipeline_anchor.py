@@ -68,7 +68,7 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
             spark, node.folder / "jobs", node.settings.log_url, log, rules,
             last_id=last_id, flush=flush, clock=node.clock,
         )  # fmt: skip
-    return anchor_history(job, log, node.batch_writer, rules.plain)
+    return anchor_history(job, log, node.batch_writer, rules.plain, clock=node.clock)
 
 
 def _stream(
@@ -86,7 +86,7 @@ def _stream(
     def anchor_trigger(_: Trigger) -> None:
         feed.step()
 
-    with node.spark() as spark:
+    with node.spark() as spark, shown(spark, "anchor"):
         run_stream(
             spark,
             plan,

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.batching.ticks import ticks_between
 from millstream.cli.common import json_option, metrics_option, print_json, size_text, store_options
+from millstream.cli.pipeline_progress import shown
 from millstream.cli.stopping import stop_on_signals
 from millstream.cli.stream_options import stream_options
 from millstream.core.collector import Collector
@@ -70,7 +71,7 @@ def _history(
 
     if flush and hand_over:
         raise click.UsageError("--flush closes everything: there is nothing left to --hand-over")
-    with Node.open(settings) as node, node.spark() as spark:
+    with Node.open(settings) as node, node.spark() as spark, shown(spark, "batch"):
         jobs = node.folder / "jobs"
         job = history.run_batch(
             spark, jobs, settings.log_url, log, node.rules, last_id=last_id, flush=flush, clock=node.clock

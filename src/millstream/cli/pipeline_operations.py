@@ -7,6 +7,7 @@ import msgspec
 
 from millstream.cli.anchor_operations import cut_operations
 from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.pipeline_progress import shown
 from millstream.cli.stopping import stop_on_signals
 from millstream.node import Node
 from millstream.settings import Settings
@@ -34,7 +35,7 @@ def operations_command(settings: Settings, *, log: str, available_now: bool, per
         folder = node.folder / "operations"
         folder.mkdir(exist_ok=True)
         plan = OperationsPlan(settings.log_url, log, folder / f"{log}.checkpoint", per_trigger)
-        with node.spark() as spark, registry:
+        with node.spark() as spark, shown(spark, "operations"), registry:
             registry.start()
             done = run_operations(
                 spark, plan, registry.acceptance, registry.versions,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.pipeline_progress import shown
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -32,7 +33,7 @@ def verify_command(
     """
     from millstream.pipeline.jobs.verify_batches import verify_batches
 
-    with Node.open(settings) as node, node.spark() as spark:
+    with Node.open(settings) as node, node.spark() as spark, shown(spark, "verify-batches"):
         found = verify_batches(
             spark, settings.log_url, log, output, node.rules,
             first_id=first_id, last_id=last_id, limit=limit, clock=node.clock,

@@ -14,24 +14,36 @@ from typing import Any
 from millstream.anchoring import BatchWriter
 from millstream.anchoring.feed import GROUP_MESSAGES, Handed, cut, hand_over
 from millstream.anchoring.records import EncodedBatch
+from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.batch import BatchJob
+from millstream.pipeline.jobs.folder import JobRecord, log_record
 
 _MOST_REJECTS = 100_000
 
 
-def anchor_history(job: BatchJob, log: str, writer: BatchWriter, config: Mapping[str, Any]) -> Handed:
+def anchor_history(
+    job: BatchJob, log: str, writer: BatchWriter, config: Mapping[str, Any], *, clock: Clock | None = None
+) -> Handed:
     """Anchor what came of *job* on *log*; *config* are the rules it was made by, as JSON members.
 
     Raises what :func:`millstream.anchoring.feed.hand_over` and the batch writer raise.
     """
+    clock = clock or SystemClock()
+    began, size = clock.monotonic(), 0
     writer.recover()
     done = Handed()
     rejects = job.rejects()
     while some := list(itertools.islice(rejects, _MOST_REJECTS)):
         done = done.plus(hand_over(writer, log, (), some, config))
     for group in _grouped(job.batches()):
+        size += sum(len(batch.lines) for batch in group)
         done = done.plus(hand_over(writer, log, group, (), config)).plus(cut(writer, force=False))
-    return done.plus(cut(writer, force=True))
+    done = done.plus(cut(writer, force=True))
+    inputs = {"log": log, "batches": job.record.inputs}
+    counts = {"messages": done.messages, "rejects": done.rejects, "known": done.known, "anchors": done.anchors}
+    seconds = round(clock.monotonic() - began, 3)
+    log_record(JobRecord("anchor", inputs, job.record.rows_out, done.batches, size, seconds, counts))
+    return done
 
 
 def _grouped(batches: Iterable[EncodedBatch]) -> Iterator[list[EncodedBatch]]:

@@ -24,8 +24,9 @@ from millstream.core.durable import sync_folder, write_durably
 from millstream.core.errors import BusyError
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.failures import explained
+from millstream.pipeline.joblines import LOGGER
 
-_logger = logging.getLogger("millstream.pipeline")
+_logger = logging.getLogger(LOGGER)
 
 
 class JobBusyError(PipelineError, BusyError):

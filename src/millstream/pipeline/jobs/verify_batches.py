@@ -18,6 +18,7 @@ from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.emitted import emitted_range, last_received
+from millstream.pipeline.jobs.folder import JobRecord, log_record
 from millstream.pipeline.jobs.history import batch_range
 from millstream.pipeline.jobs.ranges import LogRange, plan_range
 from millstream.pipeline.source import read_log
@@ -106,7 +107,7 @@ def verify_batches(
             spark.catalog.clearCache()
     differences = {kind: count for kind, count in counted[0].items() if kind not in ("same", "unjudged")}
     differences |= {f"{kind}_rejects": count for kind, count in counted[1].items() if kind != "same"}
-    return Verified(
+    found = Verified(
         log,
         output,
         wanted.first_id,
@@ -119,6 +120,15 @@ def verify_batches(
         tuple(findings),
         round(clock.monotonic() - began, 3),
     )
+    log_record(_record(found))
+    return found
+
+
+def _record(found: Verified) -> JobRecord:
+    inputs = {"log": found.log, "output": found.output, "first_id": found.first_id, "last_id": found.last_id}
+    agreed = found.agreed + found.rejects_agreed
+    counts = {"agreed": found.agreed, "unjudged": found.unjudged, **found.differences}
+    return JobRecord("verify-batches", inputs, found.messages, agreed, 0, found.seconds, counts)
 
 
 class _Part(msgspec.Struct, frozen=True):
