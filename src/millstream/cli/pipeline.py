@@ -135,7 +135,7 @@ def _sweep(node: Node, name: str | None, spaces: tuple[str, ...], due: DueRule) 
     run = name or _run_name(node, "integrity", "sweep", spaces, **rule)
     with node.spark() as spark, shown(spark, "integrity"):
         sweep = run_integrity(
-            spark, jobs, run, stores, node.manifest.rows(), spaces=spaces or None, due=due, clock=node.clock
+            spark, jobs, run, stores, node.manifest.batches(), spaces=spaces or None, due=due, clock=node.clock
         )
         return run_report(spark, jobs, sweep, clock=node.clock)
 

@@ -30,6 +30,7 @@ __all__ = ["MANIFEST_SCHEMA", "CheckResult", "Event", "Known", "Manifest", "Mani
 
 _manifest = manifest_table
 _CHUNK = 50_000
+_PAGE = 2_000  # of more rows than fit into the processor's cache, columns cost twice as much to make
 _VARIABLES = 500
 _PAGE = 10_000
 
@@ -69,14 +70,27 @@ class Manifest:
 
     def rows(self, store: str | None = None, space: str | None = None, *, live_only: bool = False) -> pa.Table:
         """All rows of a store and space (of all, where None) as a table of :data:`MANIFEST_SCHEMA`, by key."""
-        query = sa.select(_manifest).order_by(_manifest.c.store, _manifest.c.space, _manifest.c.content_id)
+        return pa.Table.from_batches(self.batches(store, space, live_only=live_only), MANIFEST_SCHEMA)
+
+    def batches(
+        self,
+        store: str | None = None,
+        space: str | None = None,
+        *,
+        columns: Sequence[str] = MANIFEST_SCHEMA.names,
+        live_only: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same rows, as they stood at one moment, with these *columns* only, a few thousand in a batch."""
+        query = sa.select(*(_manifest.c[name] for name in columns))
         query = _narrow(query, store, space)
+        query = query.order_by(_manifest.c.store, _manifest.c.space, _manifest.c.content_id)
         if live_only:
             query = query.where(_manifest.c.deleted.is_(False))
+        schema = pa.schema([MANIFEST_SCHEMA.field(name) for name in columns])
         with self._engine.connect() as connection:
-            result = connection.execute(query)
-            batches = [_to_arrow(rows) for rows in iter(lambda: result.fetchmany(_CHUNK), [])]
-        return pa.Table.from_batches(batches, MANIFEST_SCHEMA)
+            cursor = connection.execute(query).cursor
+            while rows := cursor.fetchmany(_PAGE):  # a row object each would cost more than all the rest
+                yield _to_arrow(rows, schema)
 
     def page(self, store: str, space: str, *, after: str = "", limit: int = 1000) -> Sequence[ManifestRow]:
         """Up to *limit* rows of a space whose ids come after *after*, in the order of their UTF-8 bytes."""
@@ -140,10 +154,14 @@ def _narrow(query: sa.Select[Any], store: str | None, space: str | None) -> sa.S
     return query if space is None else query.where(_manifest.c.space == space)
 
 
-def _to_arrow(rows: Sequence[sa.Row[Any]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, MANIFEST_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=MANIFEST_SCHEMA)
+def _to_arrow(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """*rows* as SQLite has them, where a truth value is 0 or 1."""
+    columns = zip(zip(*rows, strict=True), schema, strict=True)
+    return pa.RecordBatch.from_arrays([_array(column, field.type) for column, field in columns], schema=schema)
+
+
+def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(column, pa.int8()).cast(kind) if pa.types.is_boolean(kind) else pa.array(column, kind)
 
 
 def _chunks(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

@@ -217,11 +217,10 @@ def _failures(data: Path) -> Iterator[tuple[str, str]]:
 
 def _write_manifest(path: Path, manifest: Manifest, pair: Pair, space: str) -> None:
     """What is recorded of both ends, a few thousand rows in memory."""
-    rows = itertools.chain(manifest.scan(pair.source, space), manifest.scan(pair.destination, space))
     with replacing(path) as file, pq.ParquetWriter(file, RECORDED_SCHEMA) as writer:
-        while group := list(itertools.islice(rows, 10_000)):
-            columns = [pa.array([getattr(row, field.name) for row in group], field.type) for field in RECORDED_SCHEMA]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=RECORDED_SCHEMA))
+        for store in (pair.source, pair.destination):
+            for batch in manifest.batches(store, space, columns=RECORDED_SCHEMA.names):
+                writer.write_batch(batch)
 
 
 def _count_copies(listed: Path, destination: str) -> int:

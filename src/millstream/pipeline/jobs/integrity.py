@@ -7,9 +7,10 @@ is there, so a run that was killed goes on with the bins that are left.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -40,6 +41,10 @@ _KEY = ("store", "space", "content_id")
 _SIGNS = ("listed_size", "recorded_size", "listed_modified", "verified_at", "outcome")
 _CANDIDATE_SCHEMA = PLAN_SCHEMA.append(pa.field("urgency", pa.int64(), nullable=False))
 _BINNED = [*PLAN_SCHEMA.names, "bin"]
+
+
+ManifestRows: TypeAlias = pa.Table | Iterable[pa.RecordBatch]
+"""The manifest (:data:`millstream.mill.manifest.MANIFEST_SCHEMA`), as a table or as it is read."""
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -85,7 +90,7 @@ def run_integrity(
     jobs: Path,
     sweep: str,
     stores: Mapping[str, str],
-    manifest: pa.Table,
+    manifest: ManifestRows,
     *,
     spaces: Sequence[str] | None = None,
     due: DueRule = EVERYTHING,
@@ -95,7 +100,7 @@ def run_integrity(
     """Read what is due of what is listed in *stores* (id → URL) or recorded in *manifest*, into facts under *jobs*.
 
     *sweep* names the run: one of that name that was finished is not made again, one that was killed goes on, with the
-    inventory and the manifest it began with. *manifest* is a table of :data:`millstream.mill.manifest.MANIFEST_SCHEMA`;
+    inventory and the manifest it began with. *manifest* is read only where the run has no plan yet;
     *spaces* limits both sides; all of it is compared, and what is *due* (as it stands when the run begins) is read.
     Items that cannot be read, and stores that cannot be listed, are facts, not failures.
     Raises :class:`JobBusyError`, and :class:`PipelineError` where the figures do not add up.
@@ -199,7 +204,7 @@ def _committed_plan(folder: JobFolder) -> Plan | None:
 
 
 def _plan(
-    spark: SparkSession, folder: JobFolder, inputs: SweepInputs, manifest: pa.Table, bin_bytes: int, *, clock: Clock
+    spark: SparkSession, folder: JobFolder, inputs: SweepInputs, manifest: ManifestRows, bin_bytes: int, *, clock: Clock
 ) -> Plan:
     folder.clean()
     folder.data.mkdir()
@@ -208,8 +213,7 @@ def _plan(
     began = clock.monotonic()
     inventory = _inventory(spark, folder, inputs, clock)
     recorded = folder.path / "manifest.parquet"
-    with replacing(recorded) as file:
-        pq.write_table(_narrow(manifest, inputs), file)
+    known = _write_manifest(recorded, manifest, inputs)
     joined = join_sides(
         read_parquet(spark, inventory.data, INVENTORY_SCHEMA), read_parquet(spark, recorded, MANIFEST_SCHEMA)
     )
@@ -220,7 +224,7 @@ def _plan(
     counts = {
         "bins": count_bins(size, rows, target=bin_bytes, least=least, most=MOST_BINS),
         "listed": inventory.record.rows_out,
-        "recorded": manifest.num_rows,
+        "recorded": known,
     }
     seconds = round(clock.monotonic() - began, 3)
     record = JobRecord("plan", {}, counts["listed"] + counts["recorded"], rows, size, seconds, counts)
@@ -252,12 +256,22 @@ def _left(folder: JobFolder) -> Path:
     return JobFolder(folder.path, "plan", {}).path / "left.parquet"
 
 
-def _narrow(manifest: pa.Table, inputs: SweepInputs) -> pa.Table:
-    """The rows of *manifest* that the sweep is about."""
-    kept = pc.is_in(manifest.column("store"), pa.array(sorted(inputs.stores), pa.string()))
+def _write_manifest(path: Path, manifest: ManifestRows, inputs: SweepInputs) -> int:
+    """Write the rows of *manifest* that the sweep is about, batch by batch; returns how many rows it has."""
+    rows = 0
+    with replacing(path) as file, pq.ParquetWriter(file, MANIFEST_SCHEMA) as writer:
+        for batch in manifest.to_batches() if isinstance(manifest, pa.Table) else manifest:
+            rows += batch.num_rows
+            writer.write_batch(_narrow(batch, inputs))
+    return rows
+
+
+def _narrow(batch: pa.RecordBatch, inputs: SweepInputs) -> pa.RecordBatch:
+    """The rows of *batch* that the sweep is about."""
+    kept = pc.is_in(batch.column("store"), pa.array(sorted(inputs.stores), pa.string()))
     if inputs.spaces is not None:
-        kept = pc.and_(kept, pc.is_in(manifest.column("space"), pa.array(inputs.spaces, pa.string())))
-    return manifest.filter(kept)
+        kept = pc.and_(kept, pc.is_in(batch.column("space"), pa.array(inputs.spaces, pa.string())))
+    return batch.filter(kept)
 
 
 def _sweep(plan: DataFrame, bins: Bins, stores: Mapping[str, str], facts: Path) -> int:
