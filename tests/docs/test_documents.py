@@ -55,6 +55,14 @@ def test_modules_exist(path: Path) -> None:
         assert (ROOT / "src" / "millstream" / module).exists(), module
 
 
+def test_tests_that_are_named_exist() -> None:
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "millstream" / "testing").rglob("*.py")]
+    known = {name for file in files for name in re.findall(r"def (test_[a-z0-9_]+)", file.read_text("utf-8"))}
+    named = {(names(path), name) for path in DOCUMENTS for name in re.findall(r"`(test_[a-z0-9_]+)`", path.read_text())}
+    assert len(named) > 50
+    assert not {(path, name) for path, name in named if name not in known}
+
+
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -263,3 +263,21 @@ def test_a_database_that_stays_away_is_an_error_and_not_a_crash(sqlite_fleet: An
         connection.execute(sa.text("DROP TABLE registry_operations"))
     with pytest.raises(DatabaseBusyError, match="did not answer"):
         registry.store.counts()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT seq FROM registry_operations WHERE state = 'queued' AND instance = 'x' ORDER BY seq LIMIT 5",
+        "SELECT seq FROM registry_operations WHERE state = 'accepted' AND available_at <= 5 ORDER BY seq LIMIT 5",
+        "SELECT seq FROM registry_operations WHERE expires_at <= 5 AND NOT open LIMIT 5",
+        "SELECT seq FROM registry_operations WHERE suffix = 'x' AND open AND seq < 5",
+        "SELECT seq FROM registry_operations WHERE cut = 5 ORDER BY place",
+    ],
+)
+def test_what_recovery_and_expiry_look_for_has_an_index(sqlite_fleet: Any, statement: str) -> None:
+    """Orb queries its records by server and declares no such index."""
+    with sqlite_fleet.engine.connect() as connection:
+        plan = " ".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}"))
+    assert "USING INDEX registry_operations" in plan or "USING COVERING INDEX registry_operations" in plan
+    assert "SCAN" not in plan

@@ -186,6 +186,19 @@ def test_a_dead_instance_is_replaced_by_whoever_is_left(domain: Domain) -> None:
     assert [(status.state, status.retries) for status in found if status] == [(OperationState.OBSERVED, 0)] * 6
 
 
+def test_a_notice_that_makes_no_sense_is_passed_over(domain: Domain) -> None:
+    """Orb acknowledges and forgets what it cannot read; here a notice only names what lies in the database."""
+    registry = domain.instance("one", writes=True)
+    assert registry._broker is not None
+    registry._broker.put([b"\xff\x00", b"nobody has heard of this", b""])
+    registry.start()
+    accepted = submit(registry, *creates(2, "sense"))
+    registry._broker.put(["\n".join(accepted * 2).encode()])  # and one that comes twice does no harm
+    until(lambda: registry.store.counts()["observed"] == 2)
+    until(lambda: registry._broker is not None and not registry._broker.depth().open)
+    assert registry._broker.depth().dead == 0
+
+
 def test_operations_go_on_while_the_broker_is_away_and_when_it_is_back(mariadb: str) -> None:
     """What Orb lost when RabbitMQ was restarted (orb#1290, #1293), and what could not be published (orb#1289)."""
     with services.private("rabbitmq") as broker, ExitStack() as opened:
