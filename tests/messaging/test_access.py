@@ -391,7 +391,7 @@ def test_the_official_client_signs_and_encrypts(served: Served) -> None:
 def test_a_broker_may_ask_clients_for_certificates(tmp_path: Path) -> None:
     tls = served_tls(tmp_path)
     authority = Authority(tmp_path, "clients")
-    tls = msgspec.structs.replace(tls, client_ca=authority.path.read_bytes())
+    tls = msgspec.structs.replace(tls, client_ca=authority.path.read_bytes(), files=None)
     certificate, key = authority.issue("client")
     server_ca = (tmp_path / "test-ca.pem").read_bytes()
 

@@ -1,10 +1,13 @@
-"""The certificate of a broker, and that of an authority which its clients must come from."""
+"""The certificate of a broker, and that of an authority which its clients must come from; renewed while it serves."""
 
 from __future__ import annotations
 
+import logging
 import ssl
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,12 +18,19 @@ if TYPE_CHECKING:
     import grpc
 
 
+_log = logging.getLogger(__name__)
+
+
 class ServerTls(msgspec.Struct, frozen=True):
-    """Certificate chain and key (PEM), and the authority of the clients' certificates; without it they need none."""
+    """Certificate chain and key (PEM), and the authority of the clients' certificates; without it they need none.
+
+    What was read from files, which ``files`` names, is read again when they change; see :class:`Renewal`.
+    """
 
     certificate: bytes
     key: bytes
     client_ca: bytes | None = None
+    files: BrokerSettings | None = None
 
     def __repr__(self) -> str:
         return "<ServerTls>"
@@ -32,7 +42,51 @@ class ServerTls(msgspec.Struct, frozen=True):
         except ImportError as error:
             raise MissingExtraError from error
         must = self.client_ca is not None
-        return grpc.ssl_server_credentials([(self.key, self.certificate)], self.client_ca, must)
+        if self.files is None:
+            return grpc.ssl_server_credentials([(self.key, self.certificate)], self.client_ca, must)
+        renewal: Any = Renewal(self, self.files)  # gives None where nothing is new, which grpc's types do not know
+        return grpc.dynamic_ssl_server_credentials(self.configuration(), renewal, must)
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """What gRPC shows to who connects."""
+        import grpc
+
+        return grpc.ssl_server_certificate_configuration([(self.key, self.certificate)], self.client_ca)
+
+
+class Renewal:
+    """Looks at *files* whenever somebody connects, and gives gRPC what they hold by now; at first that is *present*.
+
+    Connections that are there already are kept. Files that cannot be used (one of a pair may not have been written yet)
+    change nothing: that is logged, once, and they are read again when they have changed again.
+    """
+
+    def __init__(self, present: ServerTls, files: BrokerSettings) -> None:
+        self._present = present
+        self._files = files
+        self._seen: Sequence[object] = ()  # looks once in any case: they may have changed since they were read
+        self._lock = threading.Lock()
+
+    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
+        with self._lock:
+            found = self._changed()
+        return None if found is None else found.configuration()
+
+    def _changed(self) -> ServerTls | None:
+        stamps = _stamps(self._files)
+        if stamps == self._seen:
+            return None
+        self._seen = stamps
+        try:
+            found = read_tls(self._files)
+        except AccessError as error:
+            _log.warning("the broker keeps the certificate that it has: %s", error)
+            return None
+        if found is None or found == self._present:
+            return None
+        self._present = found
+        _log.info("the broker has a new certificate from %s", self._files.tls_certificate)
+        return found
 
 
 def read_tls(settings: BrokerSettings) -> ServerTls | None:
@@ -55,7 +109,19 @@ def read_tls(settings: BrokerSettings) -> ServerTls | None:
             f"settings broker.tls_certificate and tls_key: {settings.tls_certificate} and {settings.tls_key} are no "
             "pair of a certificate and its key in PEM, the key without a password"
         ) from error
-    return ServerTls(certificate, key, _read_authority(settings.tls_client_ca))
+    return ServerTls(certificate, key, _read_authority(settings.tls_client_ca), settings)
+
+
+def _stamps(settings: BrokerSettings) -> Sequence[object]:
+    """What tells whether one of the files has changed."""
+    found: list[object] = []
+    for path in filter(None, (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)):
+        try:
+            status = Path(path).stat()
+            found.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError as error:
+            found.append(error.errno)
+    return found
 
 
 def _read_authority(path: str) -> bytes | None:
