@@ -9,7 +9,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millstream.batching import BatchConfig, Batcher
+from millstream.batching import BatchConfig, Batcher, adaptive
+from millstream.batching.adaptive import AdaptiveBatcher
 from millstream.batching.column_state import EVENT_SCHEMA
 from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columns import cut_columns
@@ -97,18 +98,18 @@ def amendments(events: list, batches: list[EventBatch], final: list[EventBatch])
             yield msgspec.structs.replace(batch, amends=tuple(old))
 
 
-def step_by_step(config, cases, draw):
-    """All cases as one stream of tables, with restarts."""
+def step_by_step(config, cases, draw, host=ColumnBatcher):
+    """All cases as one stream of tables, with restarts, through *host*."""
     waiting = [event for case in cases for event in case]
     draw.shuffle(waiting)
-    batcher, closed = ColumnBatcher(config), []
+    batcher, closed = host(config), []
     while waiting:
         size = draw.randint(1, 200)
         chunk, waiting = waiting[:size], waiting[size:]
         safe = min((event.received_at for event in waiting), default=10 + max(e.received_at for e in chunk))
         closed.append(batcher.step(table_of(chunk), safe))
         if draw.random() < 0.3:
-            batcher = ColumnBatcher(config, batcher.snapshot())
+            batcher = host(config, batcher.snapshot())
     clock = batcher.clock
     closed.append(batcher.flush())
     batches = [
@@ -142,6 +143,18 @@ class TestColumnBatcher(BatchConformance):
     @pytest.fixture
     def engine(self):
         return step_by_step
+
+
+class TestAdaptiveBatcher(BatchConformance):
+    """With thresholds that let it change from columns to records and back in every example."""
+
+    cases = 20_000 if LONG else 1000
+
+    @pytest.fixture
+    def engine(self, monkeypatch):
+        monkeypatch.setattr(adaptive, "LARGE", 120)
+        monkeypatch.setattr(adaptive, "PATIENCE", 1)
+        return lambda config, cases, draw: step_by_step(config, cases, draw, AdaptiveBatcher)
 
 
 def test_a_case_that_fails_is_made_smaller():

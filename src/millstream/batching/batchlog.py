@@ -30,7 +30,8 @@ _ORDER = [("closed_at", "ascending"), ("source", "ascending"), ("event_time", "a
 
 def output_rows(closed: Closed) -> pa.Table:
     """What *closed* holds as rows of :data:`OUTPUT_SCHEMA`: the batches, then the rejects."""
-    return pa.concat_tables([_batch_rows(closed.batches), _reject_rows(closed.rejects)])
+    batches = _batch_rows(closed.batches)
+    return pa.concat_tables([batches, _reject_rows(closed.rejects)]) if len(closed.rejects) else batches
 
 
 def output_messages(parts: list[pa.Table]) -> pa.RecordBatch:

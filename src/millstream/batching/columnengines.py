@@ -178,13 +178,13 @@ class RecordColumns(Together[Engine]):
         self._engine = engine
 
     def check(self, events: pa.Table) -> None:
-        self._engine.check(_records(events))
+        self._engine.check(records_of(events))
 
     def step(self, events: pa.Table, bound: int) -> Closed:
-        return joined([_closed(self._engine.receive(_records(events))), _closed(self._engine.advance(bound))])
+        return joined([closed_of(self._engine.receive(records_of(events))), closed_of(self._engine.advance(bound))])
 
     def flush(self) -> Closed:
-        return _closed(self._engine.flush())
+        return closed_of(self._engine.flush())
 
     def dump(self) -> EngineState:
         return self._engine.dump()
@@ -207,12 +207,14 @@ def closed_batches(batches: Sequence[EventBatch]) -> pa.Table:
     return pa.table(columns, schema=CLOSED_SCHEMA)
 
 
-def _closed(outcome: Outcome) -> Closed:
+def closed_of(outcome: Outcome) -> Closed:
+    """*outcome* as tables."""
     ids = pa.array([reject.rejected for reject in outcome.rejects], pa.int64())
     reasons = pa.array([reject.reason for reject in outcome.rejects], pa.string())
     return Closed(closed_batches(outcome.batches), pa.table([ids, reasons], schema=REJECT_SCHEMA))
 
 
-def _records(events: pa.Table) -> list[Event]:
+def records_of(events: pa.Table) -> list[Event]:
+    """The rows of *events* (``EVENT_SCHEMA``), one by one."""
     columns = (events[name].to_pylist() for name in Event.__struct_fields__)
     return [Event(*row) for row in zip(*columns, strict=True)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,8 +23,9 @@ def measure_closed(metrics: Metrics, closed: Closed) -> None:
     """The batches of *closed* by why they ended and their kind, and its rejects by reason."""
     for reason in pc.value_counts(closed.rejects["reason"]).to_pylist():
         metrics.count("batching_rejects_total", reason["counts"], reason=reason["values"])
-    for row in closed.batches.group_by(["cut", "kind"]).aggregate([([], "count_all")]).to_pylist():
-        metrics.count("batching_batches_total", row["count_all"], cut=row["cut"], kind=row["kind"])
+    cuts, kinds = (closed.batches[name].to_pylist() for name in ("cut", "kind"))
+    for (cut, kind), count in Counter(zip(cuts, kinds, strict=True)).items():
+        metrics.count("batching_batches_total", count, cut=cut, kind=kind)
 
 
 def measure_open(metrics: Metrics, sources: int, due: int | None, now: int) -> None:

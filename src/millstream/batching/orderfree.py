@@ -45,7 +45,10 @@ class OrderFree:
     @property
     def due(self) -> int | None:
         """A clock before which nothing will be closed unless something is received; None where nothing is open."""
-        return self._heap[0][0] if self._heap else None
+        heap, sources = self._heap, self._sources
+        while heap and ((source := sources.get(heap[0][1])) is None or source.due != heap[0][0]):
+            heapq.heappop(heap)  # the source has another due time by now, which is in the heap as well
+        return heap[0][0] if heap else None
 
     @property
     def open_sources(self) -> int:

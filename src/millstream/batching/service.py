@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.batching.adaptive import AdaptiveBatcher
 from millstream.batching.batchlog import output_messages, output_rows
-from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ServiceError
 from millstream.batching.figures import measure_closed, measure_delays, measure_open
@@ -68,7 +68,7 @@ class BatchService:
         self._clock = clock or SystemClock()
         self._metrics = metrics or NoMetrics()
         kept = read_state(state, source.name, output.name)
-        self._batcher = ColumnBatcher(rules, kept.snapshot if kept else None)
+        self._batcher = AdaptiveBatcher(rules, kept.snapshot if kept else None)
         self._position = self._saved = kept.position if kept else source.first_id - 1
         self._torn = False
         self._writer = output.writer("batching")

@@ -1,0 +1,101 @@
+"""The batcher for hosts that get much at once and then little: columns for large steps, single records for small ones.
+
+A step of columns costs some milliseconds, however little is in it; a single record some microseconds. Both batchers
+give the same (a property test holds them together) and go on from each other's snapshots, so which is at work shows
+in the time alone.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from millstream.batching.batcher import Batcher
+from millstream.batching.columnbatcher import ColumnBatcher
+from millstream.batching.columnengines import Closed, closed_of, records_of
+from millstream.batching.config import BatchConfig
+from millstream.batching.event import Outcome
+from millstream.batching.rulebook import Rulebook
+
+LARGE = 2000
+"""So many records of a step go through columns sooner than one by one."""
+
+PATIENCE = 64
+"""So many small steps in a row are worth a change to single records: it costs what is open, written and read."""
+
+
+class AdaptiveBatcher:
+    """Batches a stream of tables by *rules*; *snapshot* is where another batcher left off.
+
+    Raises :class:`~millstream.batching.errors.SnapshotError` where *snapshot* was taken under other rules.
+    """
+
+    def __init__(self, rules: BatchConfig | Rulebook, snapshot: bytes | None = None) -> None:
+        self.rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
+        self._host: ColumnBatcher | _Records = ColumnBatcher(self.rules, snapshot)
+        self._small = PATIENCE  # what comes first decides
+
+    @property
+    def clock(self) -> int | None:
+        """The latest bound of a step; None before the first."""
+        return self._host.clock
+
+    @property
+    def due(self) -> int | None:
+        """A clock before which nothing will be closed unless something is received; None where nothing is open."""
+        return self._host.due
+
+    @property
+    def open_sources(self) -> int:
+        """How many sources have records that are in no closed batch yet."""
+        return self._host.open_sources
+
+    def step(self, events: pa.Table, bound: int) -> Closed:
+        """As :meth:`ColumnBatcher.step`."""
+        self._choose(len(events))
+        return self._host.step(events, bound)
+
+    def flush(self) -> Closed:
+        """Close all that is open: the stream has ended."""
+        return self._host.flush()
+
+    def snapshot(self) -> bytes:
+        """The whole state, for either batcher."""
+        return self._host.snapshot()
+
+    def _choose(self, count: int) -> None:
+        """Let the batcher go on that is right for steps of *count* records."""
+        in_columns = isinstance(self._host, ColumnBatcher)
+        self._small = self._small + 1 if count < LARGE else 0
+        if in_columns and self._small > PATIENCE:
+            self._host = _Records(self.rules, self._host.snapshot())
+        elif not in_columns and not self._small:
+            self._host = ColumnBatcher(self.rules, self._host.snapshot())
+
+
+class _Records:
+    """A :class:`Batcher` that takes tables."""
+
+    def __init__(self, rules: Rulebook, snapshot: bytes) -> None:
+        self._batcher = Batcher.restore(snapshot, rules)
+
+    @property
+    def clock(self) -> int | None:
+        return self._batcher.clock
+
+    @property
+    def due(self) -> int | None:
+        return self._batcher.due
+
+    @property
+    def open_sources(self) -> int:
+        return self._batcher.open_sources
+
+    def step(self, events: pa.Table, bound: int) -> Closed:
+        first, then = self._batcher.receive_many(records_of(events)), self._batcher.advance(bound)
+        return closed_of(Outcome([*first.batches, *then.batches], [*first.rejects, *then.rejects]))
+
+    def flush(self) -> Closed:
+        return closed_of(self._batcher.flush())
+
+    def snapshot(self) -> bytes:
+        return self._batcher.snapshot()
