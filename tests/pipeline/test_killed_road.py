@@ -1,0 +1,168 @@
+"""Whatever is killed, workers in mid-task and drivers between commits, each job gives what a plain model gives."""
+
+from __future__ import annotations
+
+import io
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from millstream.batching import BatchConfig
+from millstream.core.clock import SystemClock
+from millstream.core.message import Message
+from millstream.log import LogSpec, open_store
+from millstream.mill.differences import survey
+from millstream.mill.manifest import Event, Manifest
+from millstream.mill.policy import Pair
+from millstream.mill.providers import Providers
+from millstream.node import Node
+from millstream.pipeline.jobs.anchor import anchor_history
+from millstream.pipeline.jobs.batch import run_batch
+from millstream.settings import Settings
+from millstream.stores import LocalStore, all_entries
+from millstream.testing.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1200)]
+
+PROGRAM = Path(__file__).with_name("killed_road.py")
+KILLS = {"long": 3}
+"""Workers that are killed in a run: three are enough to end a job, by one task that is hit each time. Then the next run
+goes on, with one less."""
+
+MARKS: Sequence[Callable[[Path, int], bool]] = [
+    lambda folder, _: any((folder / "node").glob("*.staging/**/part-*")),
+    lambda folder, messages: last_id(folder, "written") == messages,
+    lambda folder, messages: last_id(folder, "streamed") > messages // 3,
+    lambda folder, _: any(folder.glob("jobs/duplication-*/data/*")),
+    lambda folder, _: any(folder.glob("jobs/duplication-*/copies-*/data/_temporary/**/*.parquet")),
+    lambda folder, _: any(folder.glob("jobs/integrity-*/data/bin-*.parquet")),
+    lambda folder, _: any(folder.glob("jobs/report-*/inputs.json")),
+    lambda folder, _: any(folder.glob("jobs/audit-*/*")),
+]
+"""Where the driver is killed, as a function of the folder and the number of messages: as each of these comes true."""
+
+
+def last_id(folder: Path, name: str) -> int:
+    with open_store(Settings(data=str(folder / "node")).log_url) as store:
+        return store.log(LogSpec(name)).last_id
+
+
+def test_p6_jobs_whose_workers_and_drivers_are_killed_give_what_plain_models_give(
+    spark: SparkSession, tmp_path: Path, untidy: Any, rules: BatchConfig, size: str
+) -> None:
+    messages = untidy(5, 8000 if size == "long" else 800)
+    settings = Settings(data=str(tmp_path / "node"))
+    anchored = lay_out(spark, tmp_path, settings, messages, rules)
+    stores = {name: LocalStore(tmp_path / name) for name in ("a", "b")}
+    manifest = fill(stores, tmp_path, 300 if size == "long" else 60)
+    wanted = survey(Providers(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
+    missing = names(stores["a"]) - names(stores["b"])
+    contents = {name: read(stores["a"], name) for name in missing}
+
+    kills = KILLS.get(size, 1)
+    marks = MARKS if size == "long" else ()  # each takes a Java machine of its own
+    for seed, mark in enumerate(marks):
+        kill_at(tmp_path, seed, lambda mark=mark: mark(tmp_path, len(messages)), kills)
+    finish(tmp_path, kills)
+
+    sent = without_ids(messages)
+    assert without_ids(read_all(settings.log_url, "written")) == sent
+    assert without_ids(read_all(settings.log_url, "streamed")) == sent
+    (plan,) = (record_of(path) for path in tmp_path.glob("jobs/duplication-*/job.json"))
+    kinds = ("copies", "changes", "deletes", "same", "held", "replaced", "copied")
+    assert {kind: plan["counts"][kind] for kind in kinds} == {kind: getattr(wanted, kind) for kind in kinds}
+    assert {name: read(stores["b"], name) for name in missing} == contents
+    rows = [manifest.get("b", "docs", name) for name in missing]
+    assert all(row is not None and not row.deleted for row in rows)
+    facts = pq.read_table(next(tmp_path.glob("jobs/integrity-*")) / "data", columns=["store", "content_id", "content"])
+    found = {(row["store"], row["content_id"]): row["content"] for row in facts.to_pylist()}
+    assert len(facts) == len(found)
+    assert found == {
+        (store, name): LocalStore(tmp_path / store).info("docs", name).checksum()
+        for store in stores
+        for name in names(stores[store])
+    }
+    (audit,) = (record_of(path) for path in tmp_path.glob("jobs/audit-*/job.json"))
+    assert (audit["counts"]["messages"], audit["counts"].get("findings", 0)) == (anchored, 0)
+
+
+def lay_out(
+    spark: SparkSession, folder: Path, settings: Settings, messages: Sequence[Message], rules: BatchConfig
+) -> int:
+    """A node with *messages* in the log ``in``, batched and anchored; how many messages are anchored."""
+    with Node.open(settings, create=True) as node:
+        with open_store(settings.log_url) as store, store.log(LogSpec("in", block_messages=97)).writer() as writer:
+            for start in range(0, len(messages), 1000):
+                writer.append(messages[start : start + 1000])
+        job = run_batch(spark, folder / "before", settings.log_url, "in", rules, flush=True)
+        return anchor_history(job, "in", node.batch_writer, msgspec.to_builtins(rules)).messages
+
+
+def fill(stores: dict[str, LocalStore], folder: Path, count: int) -> Manifest:
+    """Items at both ends or at one, and the manifest of them."""
+    draw = random.Random(8)
+    manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
+    for store in stores.values():
+        store.create_space("docs")
+    for number in range(count):
+        body = draw.randbytes(draw.randrange(20_000))
+        for store in draw.choice([("a", "b"), ("a",), ("a",), ("b",)]):
+            info = stores[store].put("docs", f"item-{number:04}", io.BytesIO(body))
+            manifest.writer.record([Event(store, "docs", info.content_id, 2**60, info.checksum(), info.size)])
+    return manifest
+
+
+def kill_at(folder: Path, seed: int, mark: Callable[[], bool], kills: int) -> None:
+    """Run the program, and kill it as soon as *mark* comes true, or let it end."""
+    child = subprocess.Popen([sys.executable, PROGRAM, folder, str(seed), str(kills)], stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: child.poll() is not None or mark(), "the moment to kill at", seconds=300)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def finish(folder: Path, kills: int) -> None:
+    """Run the program to its end."""
+    for turn in range(kills + 1):
+        command = [sys.executable, str(PROGRAM), str(folder), str(100 + turn), str(kills - turn)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return
+        assert done.returncode == 1, done.stderr[-3000:]
+        assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    pytest.fail(f"a run without kills failed: {done.stderr[-3000:]}")
+
+
+def names(store: LocalStore) -> set[str]:
+    return {entry.content_id for entry in all_entries(store, "docs")}
+
+
+def read(store: LocalStore, name: str) -> bytes:
+    with store.open("docs", name) as file:
+        return file.read()
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+    return record
+
+
+def read_all(url: str, log: str) -> list[Message]:
+    with open_store(url) as store:
+        return [message for batch in store.log(LogSpec(log), create=False).read() for message in batch]
+
+
+def without_ids(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    return sorted((m.body, m.key, m.source, m.event_time, m.received_at, m.headers) for m in messages)
