@@ -215,7 +215,7 @@ def test_an_attempt_out_of_range_counts_as_the_nearest() -> None:
     assert decide(seen(A, B, A, attempt=99)).row == "B7"
 
 
-def test_an_unknown_or_impossible_age_is_old() -> None:
+def test_b12_and_b13_an_unknown_or_impossible_age_is_old() -> None:
     assert not is_fresh(None, 10**15)
     assert not is_fresh(10**15 + FRESH_MICROSECONDS, 10**15)
     assert is_fresh(10**15 - FRESH_MICROSECONDS + 1, 10**15)

@@ -202,3 +202,8 @@ def test_what_is_stored_is_counted_by_tasks(data: Path, mill: Run) -> None:
         (store, 4, 24) for store in ("one", "two", "three")
     }
     assert mill("statistics", "two")[1] == [size for size in sizes if size["store"] == "two"]
+    config = data / "millstream.toml"
+    config.write_text(config.read_text().replace("[stores.two]", '[stores.two]\nmost_bytes = "23B"'))
+    code, found = mill("statistics")
+    assert (code, found[-1]) == (1, {"store": "two", "items": 4, "bytes": 24, "most_bytes": 23, "over": True})
+    assert mill("statistics", "one")[0] == 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.place import Place
 from millstream.mill.processor import Registry, Sink
-from millstream.mill.statistics import Period, SpaceSize, Statistics, StatisticsProcessor
+from millstream.mill.statistics import Period, SpaceSize, Statistics, StatisticsProcessor, store_sizes
 from millstream.mill.tasks import StorageStatistics, encode_task
 from millstream.mill.workers import WorkerManager
 
@@ -27,6 +28,15 @@ def test_sizes_are_kept_and_averaged_by_period() -> None:
         SpaceSize("a", "docs", 0, 2, 20),
         SpaceSize("a", "docs", day, 7, 70),
     ]
+
+
+def test_a_store_is_over_its_limit_from_the_first_byte_beyond_it() -> None:
+    limit = 2 * 10**12
+    sizes = [SpaceSize("1", "a", 0, 1, limit - 1), SpaceSize("1", "b", 0, 1, 0), SpaceSize("3", "a", 0, 1, limit)]
+    sizes += [SpaceSize("2", "a", 0, 3, limit), SpaceSize("2", "b", 0, 1, 1)]
+    found = store_sizes(sizes, {"1": limit, "2": limit, "3": 0, "4": limit})
+    assert [(one.store, one.over, one.items) for one in found] == [("2", True, 4), ("1", False, 2), ("4", False, 0)]
+    assert (found[1].share, found[2].share) == (pytest.approx(1), 0)
 
 
 def test_a_task_counts_the_live_items_of_a_space_and_their_bytes(world: Any) -> None:

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 from mill_workers import DEADLINE, Scripted, manager, task
 
+from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec
+from millstream.mill.bit_log import BitLog
+from millstream.mill.checker import BitCheckProcessor, Checker
 from millstream.mill.manifest import Event
+from millstream.mill.place import Place
 from millstream.mill.processor import Registry, Result, Sink
 from millstream.mill.settling import Tally
-from millstream.mill.tasks import BitCheck, QueueName, Repair, Task, decode_task
+from millstream.mill.tasks import BitCheck, QueueName, Repair, Task, decode_task, encode_task
 from millstream.mill.workers import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 
@@ -49,6 +53,30 @@ def test_a_result_that_cannot_be_written_down_gives_its_task_back_to_the_queue(w
         worker.run_until_drained()
     depth = world.queue("low").depth()
     assert (depth.ready, depth.leased) == (1, 0)
+
+
+def test_b23_an_outcome_that_cannot_be_written_into_the_bit_log_is_found_again(world: Any) -> None:
+    class Away(BitLog):
+        away = 4
+
+        def append(self, results: Any) -> None:
+            self.away -= 1
+            if self.away >= 0:
+                raise SqlBusyError("the database is away")
+            super().append(results)
+
+    sha256 = world.put(Place("1", "s", "c"))
+    bit_log = Away(world.engine)
+    world.queue("low").put([encode_task(BitCheck("1", "s", "c"))])
+    checker = BitCheckProcessor(Checker(world.providers, world.manifest))
+    registry, sink = Registry({BitCheck: checker}), Sink(world.manifest, {}, bit_log=bit_log)
+    worker = WorkerManager([world.queue("low")], registry, sink, world.clock)
+    for _ in range(4):
+        with pytest.raises(SqlBusyError, match="away"):
+            worker.run_until_drained()
+    assert worker.run_until_drained().done == 1
+    assert [result.content for result in bit_log.results("1", "s")] == [sha256]
+    assert world.queue("low").depth().dead == 0
 
 
 def test_an_interrupted_manager_gives_back_what_it_holds(world: Any) -> None:

@@ -14,6 +14,7 @@ from millstream.cli.mill_spaces import chosen_spaces
 from millstream.core.durable import write_durably
 from millstream.mill.report import Report, ReportResult
 from millstream.mill.report_page import age_text, overview
+from millstream.mill.statistics import store_sizes
 from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
 from millstream.node import Node
 from millstream.settings import Settings
@@ -65,18 +66,32 @@ def _verify(node: Node, places: Sequence[tuple[str, str]]) -> int:
 @click.option("--count", is_flag=True, help="Count now, by tasks on the queue storage-statistics.")
 @data_options
 @json_option
-def statistics(settings: Settings, store: str | None, count: bool, as_json: bool) -> None:
-    """Print how many items and bytes each space had when it was last counted."""
+def statistics(settings: Settings, store: str | None, count: bool, as_json: bool) -> int:
+    """Print how many items and bytes each space had when it was last counted.
+
+    Stores whose settings say how much they may hold (`most_bytes`) are summed up; exit code 1 if one holds more.
+    """
     with Node.open(settings) as node:
         if count:
             places = [place for place in node.manifest.spaces() if store in (None, place[0])]
             node.queue(QueueName.STORAGE_STATISTICS).put([encode_task(StorageStatistics(*place)) for place in places])
             node.workers(QueueName.STORAGE_STATISTICS).run_until_drained()
-        for size in node.statistics.latest(store):
-            if as_json:
-                print_json(size)
-            else:
-                click.echo(f"{size.store}/{size.space}: {size.items:,} items, {size_text(size.bytes)}")
+        sizes = node.statistics.latest(store)
+    for size in sizes:
+        if as_json:
+            print_json(size)
+        else:
+            click.echo(f"{size.store}/{size.space}: {size.items:,} items, {size_text(size.bytes)}")
+    limits = {name: one.most_bytes for name, one in settings.stores.items() if store in (None, name)}
+    stores = store_sizes(sizes, limits)
+    for whole in stores:
+        if as_json:
+            print_json({**msgspec.to_builtins(whole), "over": whole.over})
+        else:
+            state = "OVER its limit" if whole.over else "OK"
+            most = f"{whole.share:.1%} of {size_text(whole.most_bytes)}"
+            click.echo(f"{whole.store}: {whole.items:,} items, {size_text(whole.bytes)}, {most}: {state}")
+    return 1 if any(whole.over for whole in stores) else 0
 
 
 def print_report(found: Report, as_json: bool, now: int | None = None) -> None:

@@ -34,17 +34,23 @@ def outer_join(left: Iterable[Left], right: Iterable[Right]) -> Iterator[Joined[
     """
     lefts, rights = iter(left), iter(right)
     a, b = next(lefts, None), next(rights, None)
-    while a is not None or b is not None:
-        if b is None or (a is not None and a.content_id < b.content_id):
-            assert a is not None
-            yield Joined(a.content_id, a, None)
-            a = next(lefts, None)
-        elif a is None or b.content_id < a.content_id:
-            yield Joined(b.content_id, None, b)
-            b = next(rights, None)
-        else:
-            yield Joined(a.content_id, a, b)
+    while a is not None and b is not None:
+        name, other = a.content_id, b.content_id
+        if name == other:  # first: of two ends that are alike it is nearly always so
+            yield Joined(name, a, b)
             a, b = next(lefts, None), next(rights, None)
+        elif name < other:
+            yield Joined(name, a, None)
+            a = next(lefts, None)
+        else:
+            yield Joined(other, None, b)
+            b = next(rights, None)
+    while a is not None:
+        yield Joined(a.content_id, a, None)
+        a = next(lefts, None)
+    while b is not None:
+        yield Joined(b.content_id, None, b)
+        b = next(rights, None)
 
 
 def groups(values: Iterable[Value], size: int) -> Iterator[list[Value]]:

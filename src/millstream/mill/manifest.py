@@ -7,6 +7,7 @@ and the licence for every delete (promise P8).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -105,10 +106,11 @@ class Manifest:
 
     def scan_known(self, store: str, space: str, *, after: str = "") -> Iterator[Known]:
         """As :meth:`scan`, with no more of each row than a comparison needs, and faster."""
-        query = _narrow(_KNOWN, store, space).order_by(_manifest.c.content_id).limit(_PAGE)
         while True:
-            with self._engine.connect() as connection:
-                rows = connection.execute(query.where(_manifest.c.content_id > after)).fetchall()
+            with self._engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
+                # the driver's own rows: at a million of them what is wrapped around each is half of the time
+                cursor.execute(_KNOWN, (store, space, after, _PAGE))
+                rows = cursor.fetchall()
             yield from itertools.starmap(Known, rows)
             if len(rows) < _PAGE:
                 return
@@ -140,7 +142,10 @@ class Manifest:
             yield from itertools.starmap(ManifestRow, connection.execute(query).fetchall())
 
 
-_KNOWN = sa.select(*(_manifest.c[name] for name in Known.__struct_fields__))
+_KNOWN = (
+    f"SELECT {', '.join(Known.__struct_fields__)} FROM mill_manifest "  # noqa: S608  (names of columns)
+    "WHERE store = ? AND space = ? AND content_id > ? ORDER BY content_id LIMIT ?"
+)
 _ONE = sa.select(_manifest).where(
     _manifest.c.store == sa.bindparam("in_store"),
     _manifest.c.space == sa.bindparam("in_space"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +46,35 @@ class SpaceSize(msgspec.Struct, frozen=True):
     at: int
     items: int
     bytes: int
+
+
+class StoreSize(msgspec.Struct, frozen=True):
+    """How much a store held when its spaces were last counted, and the ``most_bytes`` that it may hold."""
+
+    store: str
+    items: int
+    bytes: int
+    most_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Of what it may hold; 1 is all of it."""
+        return self.bytes / self.most_bytes
+
+    @property
+    def over(self) -> bool:
+        """Whether it holds more than it may."""
+        return self.bytes > self.most_bytes
+
+
+def store_sizes(sizes: Iterable[SpaceSize], limits: Mapping[str, int]) -> Sequence[StoreSize]:
+    """The sizes of the stores that *limits* (bytes by store, 0 for none) names, those that are over theirs first."""
+    items, size = Counter[str](), Counter[str]()
+    for one in sizes:
+        items[one.store] += one.items
+        size[one.store] += one.bytes
+    found = [StoreSize(store, items[store], size[store], most) for store, most in limits.items() if most]
+    return sorted(found, key=lambda store: (not store.over, store.store))
 
 
 class Statistics:

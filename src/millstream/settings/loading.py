@@ -142,6 +142,9 @@ def _with_amounts(values: dict[str, Any]) -> dict[str, Any]:
         tables = _inner(values, section)
         for number, table in enumerate(tables if isinstance(tables, list) else (), start=1):
             _parse_members(table, parsers, f"{section} {number}", ", ")
+    stores = _inner(values, "stores")
+    for name, store in stores.items() if isinstance(stores, dict) else ():
+        _parse_members(store, {"most_bytes": parse_size}, f"stores.{name}")
     return values
 
 

@@ -181,10 +181,12 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``requests=RATE`` in its query no more than so many requests a second go to the store, of a process of the node, and
     of all tasks of a job on Spark together. With
     ``audited`` every change that is made through the node is written to the audit log, and duplicated at once.
+    `millstream mill statistics` says when a store holds more than ``most_bytes`` (0: any number).
     """
 
     url: str
     audited: bool = False
+    most_bytes: int = 0
 
 
 class AlarmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
