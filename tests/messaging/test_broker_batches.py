@@ -96,6 +96,54 @@ def test_a_batch_is_stored_and_given_as_its_messages_would_be(messages: list[Mes
     on_desk(step)
 
 
+def _many(kind: str, count: int) -> list[Message]:
+    """*count* messages: with nothing, with a tag and a key each, or some of them with more than the others."""
+    if kind == "bare":
+        return [Message("plain", b"%d" % number) for number in range(count)]
+    if kind == "tagged":
+        return [Message("plain", b"%d" % n, tag=f"ü{n % 3}", keys=(f"key-{n}",)) for n in range(count)]
+    more: list[dict[str, Any]] = [{}, {"properties": {"a": "b"}}, {"keys": ("k", "l")}, {"tag": "t"}]
+    return [Message("plain", b"%d" % number, **more[number % len(more)]) for number in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["bare", "tagged", "mixed"])
+def test_a_run_of_many_messages_is_given_as_they_would_be_singly_and_counts_as_they_do(kind: str) -> None:
+    async def step(desk: Desk) -> None:
+        sent = _many(kind, 300)
+        assert (await desk.service.send_batch(to_batch(numbered(sent), stamp()), CALL)).code == v2.OK
+        frames = [*await desk.receive("singly", "plain", 300)]
+        expected = [msgspec.structs.replace(from_wire(frame, HERE), receipt_handle="") for frame in frames]
+        assert [message.body for message in expected] == [message.body for message in sent]
+        batches = [
+            await desk.service.receive_batch(receive_request("run", "plain", count), CALL) for count in (100, 200)
+        ]
+        given = [message for batch in batches for message in from_batch(batch, "plain", HERE)]
+        assert [msgspec.structs.replace(message, receipt_handle="") for message in given] == expected
+        assert (await desk.service.receive_batch(receive_request("run", "plain"), CALL)).code == v2.MESSAGE_NOT_FOUND
+        handles = [message.receipt_handle for message in given]
+        done = await desk.service.ack_batch(AckedBatch("", "run", "plain", handles[:150]), CALL)
+        assert done.code == v2.OK
+        desk.clock.advance(31)
+        again = await desk.service.receive_batch(receive_request("run", "plain"), CALL)
+        assert again.bodies == [message.body for message in sent[150:]]
+        assert set(again.attempts) == {2}
+        late = await desk.service.ack_batch(AckedBatch("", "run", "plain", handles[150:]), CALL)
+        assert len(late.refused) == 150
+
+    on_desk(step)
+
+
+def test_what_was_appended_to_the_log_is_given_in_runs_too() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.core.topic("plain").publish([Stored(b"%d" % number) for number in range(100)])
+        batch = await desk.service.receive_batch(receive_request("g", "plain"), CALL)
+        frames = await desk.receive("h", "plain", 100)
+        assert batch.ids == [frame.system_properties.message_id for frame in frames]
+        assert batch.bodies == [b"%d" % number for number in range(100)]
+
+    on_desk(step)
+
+
 def test_what_is_wrong_in_a_batch_is_refused_as_it_is_alone() -> None:
     wrong: list[tuple[dict[str, Any], int]] = [
         ({"bodies": [b"x", b""]}, v2.MESSAGE_BODY_EMPTY),

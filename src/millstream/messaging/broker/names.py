@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 from typing import Any
 
 from millstream.messaging.errors import RefusedError
@@ -37,6 +38,12 @@ def enum_name(enum: Any, number: int) -> str:
 def write_handle(number: int, token: int) -> str:
     """The receipt handle of message *number* lent under *token*."""
     return f"1.{number:x}.{token:x}"
+
+
+def write_handles(numbers: Iterable[int], token: int) -> list[str]:
+    """The receipt handles of the messages *numbers*, all lent under *token*; see :func:`write_handle`."""
+    end = f".{token:x}"
+    return [f"1.{number:x}{end}" for number in numbers]
 
 
 def read_handle(handle: str) -> tuple[int, int]:

@@ -6,6 +6,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from pyarrow import RecordBatch
+
 from millstream.core.message import from_arrow
 from millstream.log import Batch, Gap, Log, Message
 
@@ -24,14 +26,19 @@ class Pages:
 
         Both must be durable. Raises :class:`millstream.log.LogError` for what is damaged.
         """
+        found = await self.read_columns(first_id, last_id)
+        return [] if found is None else list(from_arrow(found))
+
+    async def read_columns(self, first_id: int, last_id: int) -> RecordBatch | None:
+        """What :meth:`read` gives as columns (``MESSAGE_SCHEMA``); None where it was trimmed."""
         batch = self._find(first_id)
         if batch is None:
             batch = await asyncio.to_thread(self._load, first_id, last_id)
             if isinstance(batch, Gap):
-                return []
+                return None
             self._keep(batch)
         start = first_id - batch.first_id
-        return list(from_arrow(batch.arrow.slice(start, last_id - first_id + 1)))
+        return batch.arrow.slice(start, last_id - first_id + 1)
 
     async def read_ids(self, ids: Sequence[int]) -> dict[int, Message]:
         """The messages *ids* (ascending), without those that were trimmed."""

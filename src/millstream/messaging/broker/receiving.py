@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
@@ -10,13 +11,15 @@ from typing import Final
 import msgspec
 
 from millstream.core.clock import MICROSECONDS
+from millstream.core.message import from_arrow
 from millstream.log import Message
 from millstream.messaging.broker.core import Core
-from millstream.messaging.broker.delivery import Delivery, ranges
+from millstream.messaging.broker.delivery import Delivery, Ranges, ranges
 from millstream.messaging.broker.events import Hidden, Lent
 from millstream.messaging.broker.filters import Wanted
 from millstream.messaging.broker.flight import Flight
 from millstream.messaging.broker.names import write_handle
+from millstream.messaging.broker.runs import Run
 from millstream.messaging.broker.topic import Topic
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
@@ -30,6 +33,7 @@ MOST_BYTES: Final = 8 << 20
 _LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which may have been set
 _AT_ONCE: Final = 16
 _PAGE: Final = 1024
+_RUN: Final = 64  # shorter runs are put together, message by message
 _SKIP_AT_MOST: Final = 65_536
 
 
@@ -37,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True):
     """What a consumer asks for: at most ``count`` messages, hidden for ``invisible`` microseconds.
 
     With ``renew`` the broker prolongs that while the client lives, and gives runs of a message group at once. It waits
-    for ``poll`` seconds where there is nothing.
+    for ``poll`` seconds where there is nothing. With ``columns`` the answer may be a :class:`Run`.
     """
 
     group: str
@@ -49,6 +53,7 @@ class Ask(msgspec.Struct, frozen=True):
     poll: float = 0.0
     attempt_id: str = ""
     wanted: Wanted | None = None
+    columns: bool = False
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -57,6 +62,11 @@ class Given(msgspec.Struct, frozen=True):
     message: Message
     handle: str
     attempt: int
+
+
+def read_given(run: Run) -> list[Given]:
+    """The messages of *run* one by one."""
+    return [Given(message, write_handle(message.id, run.token), 1) for message in from_arrow(run.arrow)]
 
 
 class _Call:
@@ -74,7 +84,7 @@ class Receiving:
         self._locks: dict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._calls: dict[str, _Call] = {}  # by attempt id
 
-    async def receive(self, ask: Ask) -> list[Given]:
+    async def receive(self, ask: Ask) -> list[Given] | Run:
         """The messages for *ask*; none where there were none for as long as it waits.
 
         Whoever repeats an attempt has given up the call before: that one, if it still waits, gets nothing any more.
@@ -92,7 +102,7 @@ class Receiving:
             if self._calls.get(ask.attempt_id) is call:
                 del self._calls[ask.attempt_id]
 
-    async def _receive(self, ask: Ask, call: _Call) -> list[Given]:
+    async def _receive(self, ask: Ask, call: _Call) -> list[Given] | Run:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ask.poll
         while True:
@@ -114,7 +124,7 @@ class Receiving:
         left = _LONGEST_SLEEP if due is None else (due - self._core.clock.now()) / MICROSECONDS
         return min(max(left, 0.001), _LONGEST_SLEEP)
 
-    async def _give(self, ask: Ask, call: _Call) -> list[Given]:
+    async def _give(self, ask: Ask, call: _Call) -> list[Given] | Run:
         async with self._locks[ask.group, ask.topic]:
             if call.is_repeated:
                 return []
@@ -125,22 +135,25 @@ class Receiving:
                 delivery.take_back(ask.attempt_id)
             search = _Search(self._core, delivery, ask)
             await search.run()
-            if not search.found:
+            if not search.ids:
                 return []
             token = self._lend(ask, search, now)
-            given = [
-                Given(message, write_handle(message.id, token), delivery.flights[message.id].attempts)
-                for message in search.found
-            ]
-        await self._confirm(ask, token, given)
+            given: list[Given] | Run
+            if search.run_found is not None:
+                given = Run(search.run_found.arrow, token)
+            else:
+                given = [
+                    Given(message, write_handle(message.id, token), delivery.flights[message.id].attempts)
+                    for message in search.found
+                ]
+        await self._confirm(ask, token, search.ids)
         return given
 
     def _lend(self, ask: Ask, search: _Search, now: int) -> int:
-        ids = ranges(sorted(message.id for message in search.found))
         lent = Lent(
             ask.group,
             ask.topic,
-            ids,
+            list(search.ids),
             now,
             now + ask.invisible,
             ask.client,
@@ -150,20 +163,23 @@ class Receiving:
         )
         return self._core.journal.record(lent)
 
-    async def _confirm(self, ask: Ask, token: int, given: Sequence[Given]) -> None:
+    async def _confirm(self, ask: Ask, token: int, ids: Ranges) -> None:
         try:
             await self._core.journal.confirm(token)
         except asyncio.CancelledError:  # nobody will get them: the next one who asks may
             now = self._core.clock.now()
-            for each in given:
-                if self._core.delivery(ask.group, ask.topic).holds(each.message.id, token, now):
-                    self._core.journal.record(Hidden(ask.group, ask.topic, each.message.id, now))
+            for number in itertools.chain.from_iterable(range(first, last + 1) for first, last in ids):
+                if self._core.delivery(ask.group, ask.topic).holds(number, token, now):
+                    self._core.journal.record(Hidden(ask.group, ask.topic, number, now))
             self._core.wakes.wake(ask.topic)
             raise
 
 
 class _Search:
-    """One look for messages: ``found`` are to be given, ``skipped`` are ids that the group has no use for."""
+    """One look for messages: ``found`` are to be given, ``skipped`` are ids that the group has no use for.
+
+    Or ``run_found`` is what is to be given, all at once.
+    """
 
     def __init__(self, core: Core, delivery: Delivery, ask: Ask) -> None:
         self._core = core
@@ -171,15 +187,24 @@ class _Search:
         self._ask = ask
         self._topic: Topic = core.topic(ask.topic)
         self.found: list[Message] = []
+        self.run_found: Run | None = None
         self.skipped: list[int] = []
         self._bytes = 0
+
+    @property
+    def ids(self) -> Ranges:
+        """The ids of what is to be given."""
+        if self.run_found is not None:
+            first = self.run_found.first_id
+            return [(first, first + len(self.run_found) - 1)]
+        return ranges(sorted(message.id for message in self.found))
 
     async def run(self) -> None:
         if self._delivery.fifo:
             await self._from_lines()
         else:
             await self._from_anywhere()
-        if not self.found and self.skipped:
+        if self.skipped and not self.found and self.run_found is None:
             self._delivery.finish(ranges(sorted(self.skipped)))
 
     async def _from_anywhere(self) -> None:
@@ -201,7 +226,10 @@ class _Search:
         if first > last or len(self.skipped) > _SKIP_AT_MOST:
             return False
         reach = self._missing if self._ask.wanted is None else _PAGE
-        messages = await self._topic.pages.read(first, min(last, first + reach - 1))
+        columns = await self._topic.pages.read_columns(first, min(last, first + reach - 1))
+        if columns is not None and self._take_run(Run(columns)):
+            return False
+        messages = [] if columns is None else list(from_arrow(columns))
         if not messages:
             self._pass_over_trimmed(first)
         if not self._take_all(messages):
@@ -211,6 +239,18 @@ class _Search:
                 self._delivery.next = message.id + 1
                 if self._delivery.is_new(message.id):
                     self._take_or_skip(message)
+        return True
+
+    def _take_run(self, run: Run) -> bool:
+        """Take *run* as it is if it is worth it and nothing in it has to be looked at; whether that was so."""
+        if not self._ask.columns or self._ask.wanted is not None or self.found or self.skipped:
+            return False
+        if len(run) < min(self._missing, _RUN) or not self._delivery.are_new_from(run.first_id):
+            return False
+        if run.body_bytes >= MOST_BYTES:
+            return False
+        self.run_found = run
+        self._delivery.next = run.first_id + len(run)
         return True
 
     def _take_all(self, messages: Sequence[Message]) -> bool:

@@ -15,7 +15,8 @@ from millstream.messaging.broker.filters import read_filter
 from millstream.messaging.broker.holding import Holding
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.pulling import Pull, Pulling
-from millstream.messaging.broker.receiving import Ask, Receiving
+from millstream.messaging.broker.receiving import Ask, Receiving, read_given
+from millstream.messaging.broker.runs import Run, to_columns
 from millstream.messaging.broker.sending import Sending, summary
 from millstream.messaging.broker.stored import Frame, to_wire
 from millstream.messaging.broker.telemetry import Telemetry, long_poll
@@ -108,9 +109,10 @@ class Service:
 
     async def _receive(self, request: v2.ReceiveMessageRequest, call: Call) -> list[v2.Message]:
         ask, topic = self._ask(request, call), request.message_queue.topic
+        given = await self._receiving.receive(ask)
         return [
             to_wire(each.message, Frame(topic.resource_namespace, topic.name, each.handle, each.attempt, ask.invisible))
-            for each in await self._receiving.receive(ask)
+            for each in (read_given(given) if isinstance(given, Run) else given)
         ]
 
     # The same in batches, for our own clients
@@ -119,10 +121,13 @@ class Service:
         return await self._sending.send_batch(_name(batch.topic, batch.namespace, call), batch)
 
     async def receive_batch(self, request: v2.ReceiveMessageRequest, call: Call) -> ReceivedBatch:
-        given = await self._receiving.receive(self._ask(request, call))
+        given = await self._receiving.receive(msgspec.structs.replace(self._ask(request, call), columns=True))
         if not given:
             return ReceivedBatch(v2.MESSAGE_NOT_FOUND, NOTHING_NEW)
-        return to_batch(given, self._core.clock.now())
+        now = self._core.clock.now()
+        if isinstance(given, Run):
+            return to_columns(given, now) or to_batch(read_given(given), now)
+        return to_batch(given, now)
 
     async def ack_batch(self, batch: AckedBatch, call: Call) -> SettledBatch:
         group, topic = _name(batch.group, batch.namespace, call), _name(batch.topic, batch.namespace, call)
