@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from millstream.batching import BatchConfig, Batcher, Event
 from millstream.batching.errors import EventLineError
 from millstream.batching.lines import LONGEST_LINE, read_events
+from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.cli.batch import batch
+from millstream.core.message import Message, encode_line
 from millstream.testing.batching import plain_batches, spelled
 
 UC3 = "a:110@120 b:120@130 c:130@140 a:140@150 a:155@170"
@@ -190,6 +192,27 @@ def test_a_line_that_is_no_event_ends_the_command_with_its_number(bad, what):
     assert (child.returncode, child.stdout) == (2, "")
     assert re.search(what, child.stderr)
     assert "Traceback" not in child.stderr
+
+
+def test_messages_as_a_log_prints_them_give_the_batches_that_a_service_gives():
+    messages = [
+        Message(f"{n}".encode() if n % 3 else b"\xff", "ab"[n % 2], "pump", 100 + 7 * n, 103 + 7 * n, id=n)
+        for n in range(1, 30)
+    ]
+    tick = Message(b"", source=TICK_SOURCE, event_time=900, received_at=900, id=99)
+    given = run([encode_line(message) + b"\n" for message in [*messages, tick]])
+    assert given == run(lines_of(map(event_of, messages)))
+    assert len(parsed(given)) > 3
+    assert not any(99 in line.get("events", [line.get("rejected")]) for line in parsed(given))
+
+
+@pytest.mark.parametrize("missing", ["id", "event_time", "received_at"])
+def test_a_message_without_id_or_times_ends_the_command_with_its_line(missing):
+    line = {"body": "x", "id": 3, "key": "a", "event_time": 5, "received_at": 6}
+    del line[missing]
+    child = process(GOOD + json.dumps(line) + "\n")
+    assert (child.returncode, child.stdout) == (2, "")
+    assert re.search("line 2.*needs its id, event_time and received_at", child.stderr)
 
 
 def test_ordered_input_that_goes_back_in_time_is_refused_with_its_line():

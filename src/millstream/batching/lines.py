@@ -1,4 +1,7 @@
-"""Events in and batches out as JSON lines, the form in which ``millstream batch`` speaks."""
+"""Events in and batches out as JSON lines, the form in which ``millstream batch`` speaks.
+
+A line may also be a whole message, as ``millstream log read --jsonl`` prints it: the event is the batcher's view of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import msgspec
 
 from millstream.batching.errors import EventLineError
 from millstream.batching.event import Event, EventBatch, Reject
+from millstream.batching.messages import TICK_SOURCE, event_of
+from millstream.core.message import Message, MessageError, decode_line
 
 LONGEST_LINE = 1 << 20
 """Bytes of one line at most, so that input without line ends cannot fill the memory."""
@@ -27,7 +32,15 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: _Size | None = None
 
 
+class _Members(msgspec.Struct, frozen=True):
+    """The members that a message has and an event has not."""
+
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    body_base64: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 _decoder = msgspec.json.Decoder(_Line)
+_members = msgspec.json.Decoder(_Members)
 _encoder = msgspec.json.Encoder()
 
 
@@ -36,7 +49,7 @@ def read_events(file: BinaryIO, *, sized: bool = False) -> Iterator[tuple[int, E
 
     A member that no event has is refused: it may be a misspelled one. So is an id that has been there, for then no
     output could tell the two apart; with *sized* the size must be given. Raises :class:`EventLineError` that names the
-    line.
+    line. Ticks among messages are passed over: they say something of the log's clock, and nothing of a record.
     """
     number, seen = 0, _Ids()
     while line := file.readline(LONGEST_LINE + 1):
@@ -46,6 +59,8 @@ def read_events(file: BinaryIO, *, sized: bool = False) -> Iterator[tuple[int, E
         if line.isspace():
             continue
         event = _decode(line, number, sized=sized)
+        if event.source == TICK_SOURCE:
+            continue
         if not seen.add(event.id):
             raise EventLineError(f"line {number}: an event before it has the id {event.id} too; number them apart")
         yield number, event
@@ -72,11 +87,26 @@ def write_line(item: EventBatch | Reject) -> bytes:
 
 def _decode(line: bytes, number: int, *, sized: bool) -> Event:
     try:
+        if b'"body' in line and (message := _message(line)) is not None:
+            return event_of(message)
         fields = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, MessageError) as error:
         raise EventLineError(f"line {number}: not an event: {error}") from error
     if sized and fields.size is None:
         raise EventLineError(f"line {number}: no size, but a cap on bytes needs the size of every record")
     return Event(
         fields.id, fields.source, fields.key, fields.event_time, fields.received_at, fields.digest, fields.size or 0
     )
+
+
+def _message(line: bytes) -> Message | None:
+    """The message that *line* is; None where it has no body. Raises :class:`MessageError`, and what msgspec raises."""
+    members = _members.decode(line)
+    if members.body is msgspec.UNSET and members.body_base64 is msgspec.UNSET:
+        return None
+    message = decode_line(line, written=True)
+    if message.id < 1 or message.event_time is None or message.received_at is None:
+        raise MessageError(
+            "a message needs its id, event_time and received_at here, as `millstream log read` prints them"
+        )
+    return message

@@ -104,6 +104,7 @@ def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: A
     source, digest and size (in bytes) may be left out; any other member is an error, and so is an id that was there
     before. The end of the input ends the stream: what is still open then is printed with closed_at null. Without
     --ordered everything is read before the first line is printed: the batches by closed_at, then the rejects by id.
+    Whole messages do as well, as `millstream log read LOG --jsonl` prints them; ticks among them are passed over.
     """
     _refuse_cut(given["mode"])
     others = read_overrides(overrides.read(), given) if overrides else ()

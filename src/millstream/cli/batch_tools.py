@@ -25,7 +25,8 @@ def explain_command(*, file: BinaryIO, max_bytes: int | None, **rules: Any) -> N
     """Say why each batch of FILE's events began and ended, and which rule refused each of the others.
 
     One JSON line a batch, by source and start, then one a refused event; each has the reason in words as "why". For a
-    late event max_delay, and for a future one leap, is the least value that would have kept it.
+    late event max_delay, and for a future one leap, is the least value that would have kept it. FILE may also be what
+    `millstream log read LOG --jsonl` prints; times and rules are microseconds then.
     """
     config = BatchConfig(max_bytes=max_bytes, **rules)
     events = [event for _, event in read_events(file, sized=max_bytes is not None)]
