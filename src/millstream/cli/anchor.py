@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,6 +14,10 @@ from millstream.cli.anchor_operations import cut_operations, print_status, redri
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
 from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.anchoring import Replay
+    from millstream.anchoring.registry import OperationStatus
 
 
 @click.group()
@@ -46,23 +51,24 @@ def ledger(settings: Settings, first: int, registry: bool, as_json: bool) -> Non
 
 
 @anchor.command()
-@click.argument("operation", metavar="[ID]", required=False)
+@click.argument("operation", metavar="[ID or DID]", required=False)
 @json_option
 @data_options
 def status(settings: Settings, operation: str | None, as_json: bool) -> None:
     """Say how many batches stand in each state, and what is invalid or rejected, and why.
 
-    With the ID of an operation on an identifier: where that one stands.
+    With the ID of an operation on an identifier: where that one stands; with a DID: where all of its operations do.
     """
     with Node.open(settings) as node:
         if operation is not None:
-            print_status(node.operation_status(operation), as_json=as_json)
+            for found in _statuses(node, operation):
+                print_status(found, as_json=as_json)
             return
         figures = _figures(node)
     if as_json:
         print_json(figures)
         return
-    for section in ("batches", "observed", "operations"):
+    for section in ("batches", "observed", "operations", "registry"):
         counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in figures[section].items())
         print(f"{section:<10} {counts}")
     print(
@@ -72,13 +78,28 @@ def status(settings: Settings, operation: str | None, as_json: bool) -> None:
         print(f"fault      {fault}")
 
 
+def _statuses(node: Node, name: str) -> Sequence[OperationStatus]:
+    from millstream.anchoring.sidetree import parse_did
+
+    if not name.startswith("did:"):
+        return [node.operation_status(name)]
+    registry = node.registry
+    return registry.store.statuses_of(parse_did(name, registry.versions.latest.profile).suffix)
+
+
 def _figures(node: Node) -> dict[str, Any]:
     journal, index, head = node.journal, node.observer.index, node.ledger.head()
     faults = [f"anchor {number}, {batch or 'as a whole'}: {reason}" for number, batch, reason in index.invalid()]
     faults += [f"batch {batch} of {log}: {reason}" for log, batch, reason in journal.rejected()]
     position = index.position()
+    registry, last = node.registry, node.registry_ledger.head()
     return {
-        "operations": node.registry.store.counts(),
+        "operations": registry.store.counts(),
+        "registry": {
+            "ledger_entries": last.number if last else 0,
+            "observed": registry.history.position()[0],
+            "instances": len(registry.instances.known()),
+        },
         "batches": msgspec.structs.asdict(journal.totals()),
         "observed": msgspec.structs.asdict(index.totals()),
         "ledger_entries": head.number if head else 0,
@@ -120,14 +141,13 @@ def observe(settings: Settings, as_json: bool) -> None:
 
 
 @anchor.command()
+@click.option("--registry", is_flag=True, help="The anchors of identifiers, not those of event batches.")
 @json_option
 @data_options
-def replay(settings: Settings, as_json: bool) -> None:
+def replay(settings: Settings, registry: bool, as_json: bool) -> None:
     """Check every anchor again, from the ledger and the files alone. Exit code 1 where anything is damaged."""
-    from millstream.anchoring import replay as replay_all
-
     with Node.open(settings) as node:
-        result = replay_all(node.cas, node.ledger, node.observer.index)
+        result = _replayed(node, registry=registry)
     if as_json:
         print_json(result)
     else:
@@ -137,3 +157,13 @@ def replay(settings: Settings, as_json: bool) -> None:
             print(f"{finding.what}: {finding.reason}{place}")
     if result.findings:
         raise click.exceptions.Exit(1)
+
+
+def _replayed(node: Node, *, registry: bool) -> Replay:
+    from millstream.anchoring import replay as replay_all
+    from millstream.anchoring.registry.registry_replay import replay_registry
+
+    if not registry:
+        return replay_all(node.cas, node.ledger, node.observer.index)
+    instance = node.registry
+    return replay_registry(node.cas, node.registry_ledger, instance.history, instance.versions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -59,6 +59,23 @@ class History:
         query = sa.select(*[t.anchors.c[name] for name in AnchorRecord.__struct_fields__])
         row = self._database.read(lambda c, _now: c.execute(query.where(t.anchors.c.number == number)).first())
         return AnchorRecord(*row) if row else None
+
+    def counts(self) -> Mapping[int, int]:
+        """How many operations are recorded under each ledger entry; entries with none are there if they were
+        observed."""
+        observed = {row.number: 0 for row in self._database.rows(sa.select(t.anchors.c.number))}
+        query = sa.select(t.history.c.number, sa.func.count().label("operations")).group_by(t.history.c.number)
+        return observed | {row.number: int(row.operations) for row in self._database.rows(query)}
+
+    def rows(self, number: int, suffixes: Sequence[str]) -> Sequence[tuple[str, int, bytes]]:
+        """Suffix, place and request of the operations on *suffixes* under ledger entry *number*, by place."""
+        found = list[tuple[str, int, bytes]]()
+        for start in range(0, len(suffixes), _CHUNK):
+            chosen = t.history.c.suffix.in_(suffixes[start : start + _CHUNK])
+            query = sa.select(t.history.c.suffix, t.history.c.place, t.history.c.request)
+            rows = self._database.rows(query.where(chosen, t.history.c.number == number))
+            found += [(row.suffix, row.place, row.request) for row in rows]
+        return sorted(found, key=lambda row: row[1])
 
     def record(self, entry: LedgerEntry, batch: ReadBatch | None, fault: str | None) -> bool:
         """Ledger *entry* holds *batch*, or nothing that readers take. All of it is recorded, or none.

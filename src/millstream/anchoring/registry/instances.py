@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -9,6 +10,8 @@ import sqlalchemy as sa
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.settings import OperationQueueSettings
+
+_log = logging.getLogger(__name__)
 
 
 class Instances:
@@ -33,6 +36,11 @@ class Instances:
         """This instance ends in order: its entry goes, its operations were handed back."""
         self._forget(self.instance)
 
+    def known(self) -> Sequence[str]:
+        """All instances that have not left, the dead ones that nobody has found yet included."""
+        query = sa.select(t.instances.c.instance).order_by(t.instances.c.instance)
+        return [row.instance for row in self._store.database.rows(query)]
+
     def dead(self) -> Sequence[str]:
         """The other instances that have given no sign for longer than the task expiration."""
         seconds = self._settings.task_expiration
@@ -51,8 +59,10 @@ class Instances:
         """
         reposted = 0
         for name in self.dead():
-            reposted += self._store.repost(name, self._settings.max_repost - reposted)
-            self._store.inherit(name, self.instance)
+            freed = self._store.repost(name, self._settings.max_repost - reposted)
+            cuts = self._store.inherit(name, self.instance)
+            _log.warning("instance %s gave no sign: %d queued operations are free, %d cuts ours", name, freed, cuts)
+            reposted += freed
             if reposted >= self._settings.max_repost:
                 break
             self._forget(name)
