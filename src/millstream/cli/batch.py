@@ -24,6 +24,7 @@ from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
 from millstream.batching.rulebook import read_overrides
 from millstream.cli.batch_rules import cap_options, rule_options
+from millstream.cli.examples import with_examples
 
 _CHUNK = 8192
 
@@ -41,6 +42,7 @@ class _WithTools(click.Command):
             return super().make_context(info_name, args, parent, **extra)
         module, _, name = TOOLS[args[0]].partition(":")
         tool: click.Command = getattr(importlib.import_module(module), name)
+        with_examples(tool, f"millstream batch {args[0]}")
         return tool.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:

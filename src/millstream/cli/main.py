@@ -8,9 +8,14 @@ import os
 import sys
 
 import click
+from click.shell_completion import shell_complete
 
 from millstream import __version__
+from millstream.cli.examples import with_examples
 from millstream.core.errors import MillstreamError
+
+COMPLETE = "_MILLSTREAM_COMPLETE"
+"""The variable by which a shell asks what a line may go on with."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
@@ -37,6 +42,7 @@ COMMANDS = {
     "queue": ("millstream.cli.queue:queue", "Depth and dead letters of work queues."),
     "pipeline": ("millstream.cli.pipeline:pipeline", "The jobs that run on Spark."),
     "bench": ("millstream.cli.bench:bench", "Measure against peers in the same run."),
+    "completion": ("millstream.cli.completion:completion", "Let the shell complete commands and options."),
     "config": ("millstream.cli.config:config", "The settings and where each comes from."),
 }
 """Each command: where it is defined (loaded only when it is called) and what it is for."""
@@ -53,7 +59,7 @@ class Commands(click.Group):
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
-        return command
+        return with_examples(command, f"millstream {cmd_name}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -75,6 +81,8 @@ def millstream(debug: bool) -> None:
 def main() -> None:
     """Run the command line and end the process; a user sees an error's text, never its traceback."""
     logging.getLogger().addHandler(logging.NullHandler())  # libraries' complaints are ours to put into words
+    if instruction := os.environ.get(COMPLETE):
+        sys.exit(shell_complete(millstream, {}, "millstream", COMPLETE, instruction))
     sys.exit(run(sys.argv[1:]))
 
 

@@ -1,0 +1,123 @@
+"""Every command says what it is for and shows an example that it takes itself; shells complete; errors are short."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from millstream.cli.batch import TOOLS
+from millstream.cli.examples import example_lines, example_of
+from millstream.cli.main import COMPLETE, millstream, run
+
+DOCS = Path(__file__).parents[2] / "docs"
+SCRIPT = "import sys; from millstream.cli.main import main; main()"
+
+
+def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something itself, by what one types."""
+    context = click.Context(command)
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from commands(below, f"{path} {name}")
+
+
+ALL = dict(commands(millstream, "millstream"))
+PATHS = [*ALL, *[f"millstream batch {tool}" for tool in TOOLS]]
+
+
+def test_every_command_has_an_example_and_every_example_a_command() -> None:
+    assert len(PATHS) > 90
+    assert [path for path in PATHS if example_of(path) is None] == []
+    assert len(example_lines()) == len(PATHS)
+
+
+@pytest.mark.parametrize("line", example_lines())
+def test_the_command_takes_its_example(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line.partition(">")[0])
+    for word in words:
+        if re.search(r"\.(jsonl?|html|zip|jpg)$", word) and "/" not in word:
+            Path(word).write_text("{}", "utf-8")
+        elif word.endswith("/") or "*" in word:
+            Path(word.partition("*")[0]).mkdir(exist_ok=True)
+    Path("readings").mkdir(exist_ok=True)
+    context, arguments = click.Context(millstream, info_name="millstream"), words[1:]
+    command: click.Command = millstream
+    while isinstance(command, click.Group):
+        found = command.get_command(context, arguments[0])
+        assert found is not None, arguments
+        command, arguments = found, arguments[1:]
+    with command.make_context(" ".join(words[:2]), arguments, parent=context):
+        pass
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_help_says_what_a_command_is_for_and_shows_the_example(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*path.split()[1:], "--help"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"\n  [A-Z][^\n]+", told), "a sentence on what it is for"
+    assert "Example:" in told and path.rsplit(maxsplit=1)[-1] in told.partition("Example:")[2]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_get_lines_that_they_understand(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert COMPLETE in script
+    if found := shutil.which(shell):
+        subprocess.run([found, "-n"], input=script, text=True, check=True)
+
+
+def test_a_shell_that_asks_is_told_commands_and_options() -> None:
+    def asked(line: str) -> list[str]:
+        words = {COMPLETE: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+        command = [sys.executable, "-c", SCRIPT]
+        found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **words}, check=False)
+        return [each.partition(",")[2] for each in found.stdout.splitlines()]
+
+    assert asked("millstream que") == ["queue"]
+    assert asked("millstream queue re") == ["redrive"]
+    assert asked("millstream queue redrive --per") == ["--per-second"]
+
+
+def test_an_error_is_one_line_and_debug_shows_where(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    arguments = ["log", "info", "absent", "--data", str(tmp_path)]
+    plain = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    assert plain.returncode == 3 and plain.stderr.count("\n") == 1 and "Traceback" not in plain.stderr
+    debug = subprocess.run([*command, "--debug", *arguments], capture_output=True, text=True, check=False)
+    assert "Traceback" in debug.stderr and debug.returncode != 0
+
+
+def test_the_table_of_exit_codes_has_every_code_that_an_error_has() -> None:
+    import importlib
+    import pkgutil
+
+    import millstream as package
+    from millstream.core.errors import MillstreamError
+
+    for module in pkgutil.walk_packages(package.__path__, "millstream."):
+        if module.name.endswith(".errors"):
+            importlib.import_module(module.name)
+
+    def below(kind: type[MillstreamError]) -> Iterator[type[MillstreamError]]:
+        yield kind
+        for each in kind.__subclasses__():
+            yield from below(each)
+
+    table = (DOCS / "reference" / "exit-codes.md").read_text("utf-8")
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert {kind.exit_code for kind in below(MillstreamError)} <= listed
