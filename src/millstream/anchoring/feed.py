@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
 from millstream.anchoring.record_columns import encode_lines, seal_lines
 from millstream.anchoring.records import BatchHeader, EncodedBatch
+from millstream.anchoring.tracing import Traces
 from millstream.anchoring.writer import BatchWriter
 from millstream.batching import EventBatch, Reject, Rulebook
 from millstream.batching.event import Kind
@@ -61,6 +62,7 @@ class AnchorFeed:
 
     def __init__(self, source: Log, batches: Log, writer: BatchWriter, config: Mapping[str, Any]) -> None:
         self._source, self._batches, self._writer, self._config = source, batches, writer, config
+        self._traces = Traces(writer.index)
         self.total = Handed()
         writer.recover()
 
@@ -74,10 +76,12 @@ class AnchorFeed:
         for group in self._new():
             batches = [item for _, item in group if isinstance(item, EventBatch)]
             rejects = [item for _, item in group if isinstance(item, Reject)]
-            encoded = encode_batches(self._source, batches)
+            encoded, messages = _encode(self._source, batches)
             done = done.plus(hand_over(self._writer, self._source.name, encoded, rejects, self._config))
+            self._traces.handed_over(self._source.name, batches, messages)
             self._batches.set_pointer(CONSUMER, group[-1][0])
         done = done.plus(cut(self._writer, force=force))
+        self._traces.cut()
         self.total = self.total.plus(done)
         return done
 
@@ -125,17 +129,23 @@ _decoder = msgspec.json.Decoder(_Item)
 
 def encode_batches(source: Log, batches: Sequence[EventBatch]) -> list[EncodedBatch]:
     """*batches* with their messages, which are read from *source*. Raises the errors of the log."""
+    return _encode(source, batches)[0]
+
+
+def _encode(source: Log, batches: Sequence[EventBatch]) -> tuple[list[EncodedBatch], pa.Table]:
+    """*batches* with their messages, and these messages in the order of their ids."""
     if not batches:
-        return []
+        return [], MESSAGE_SCHEMA.empty_table()
     sizes = [len(batch.events) for batch in batches]
     ids = np.fromiter(itertools.chain.from_iterable(batch.events for batch in batches), np.int64, sum(sizes))
     messages = _messages(source, np.sort(ids))
     places = pc.index_in(pa.array(ids), messages["id"].combine_chunks())
     roots, lines = seal_lines(encode_lines(messages.take(places)), sizes)
-    return [
+    encoded = [
         EncodedBatch(_header(batch, root), data, tuple(batch.events))
         for batch, root, data in zip(batches, roots, lines, strict=True)
     ]
+    return encoded, messages
 
 
 def _header(batch: EventBatch, root: str) -> BatchHeader:

@@ -17,6 +17,7 @@ from millstream.anchoring.assembling import files_of, manifest_of
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
 from millstream.anchoring.files import checked_batch
+from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.journal import Journal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.manifest import (
@@ -32,6 +33,7 @@ from millstream.anchoring.observer import Observer
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.screening import Member
 from millstream.anchoring.states import Added, BatchState, Candidate, Cut, Plan, Stream
+from millstream.core import tracing
 from millstream.core.cid import cid_of
 
 
@@ -110,6 +112,11 @@ class BatchWriter:
                     entries.append(self._finish(self.journal.prepare(plan)))
             return entries
 
+    @property
+    def index(self) -> AnchorIndex:
+        """What was read back from the ledger."""
+        return self._observer.index
+
     def recover(self) -> Sequence[LedgerEntry]:
         """Finish what a dead writer left; returns the entries of the cuts that were finished. To be called at start."""
         with self._cutting:
@@ -174,15 +181,21 @@ class BatchWriter:
 
     def _finish(self, cut: Cut) -> LedgerEntry:
         """Take *cut* from where it stands to the end."""
-        self._write_files(cut)  # also where it is anchored already: this heals a file that was lost since
-        if cut.state == BatchState.CUT:
-            entry = self._ledger.append(cut.anchor_string, after=cut.ledger_after)
-            cut = self.journal.anchored(cut, entry.number)
-        else:
-            entry = self._anchored_entry(cut)
-        self._observer.observe()
-        self.journal.observed(cut, self._refused(cut, entry.number))
-        return entry
+        with tracing.span("cut", cut=cut.cut, anchor_string=cut.anchor_string):
+            with tracing.span(
+                "write files"
+            ):  # also where it is anchored already: this heals a file that was lost since
+                self._write_files(cut)
+            if cut.state == BatchState.CUT:
+                with tracing.span("append to the ledger"):
+                    entry = self._ledger.append(cut.anchor_string, after=cut.ledger_after)
+                cut = self.journal.anchored(cut, entry.number)
+            else:
+                entry = self._anchored_entry(cut)
+            with tracing.span("read back"):
+                self._observer.observe()
+            self.journal.observed(cut, self._refused(cut, entry.number))
+            return entry
 
     def _write_files(self, cut: Cut) -> None:
         manifest = decode_manifest(cut.manifest)

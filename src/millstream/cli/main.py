@@ -13,6 +13,7 @@ from click.shell_completion import shell_complete
 from millstream import __version__
 from millstream.cli.examples import with_examples
 from millstream.core.errors import MillstreamError
+from millstream.core.tracing import exporting
 
 COMPLETE = "_MILLSTREAM_COMPLETE"
 """The variable by which a shell asks what a line may go on with."""
@@ -89,7 +90,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line with *arguments*; the exit code is returned."""
     try:
-        with millstream.make_context("millstream", list(arguments)) as context:
+        with millstream.make_context("millstream", list(arguments)) as context, exporting():
             result = millstream.invoke(context)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0

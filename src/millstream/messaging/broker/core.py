@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyarrow import RecordBatch
 
+from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.log import LogError, LogStore, Message
 from millstream.messaging.broker.checks import Limits
@@ -16,7 +17,7 @@ from millstream.messaging.broker.journal import Journal
 from millstream.messaging.broker.names import dead_letter_topic, read_handle, write_handle
 from millstream.messaging.broker.questions import Questions
 from millstream.messaging.broker.sessions import Sessions
-from millstream.messaging.broker.stored import DEAD_ID, DEAD_TOPIC, QUEUE, TYPE, message_id
+from millstream.messaging.broker.stored import DEAD_ID, DEAD_TOPIC, QUEUE, TRACE, TYPE, message_id
 from millstream.messaging.broker.topic import Topic, TopicSpec
 from millstream.messaging.broker.wakes import Wakes
 from millstream.messaging.errors import RefusedError, TopicError, TopicNotFoundError
@@ -82,13 +83,15 @@ class Core:
 
     async def publish(self, name: str, messages: Sequence[Message]) -> Sequence[int]:
         """Append *messages* to the topic *name*, durably; their ids."""
-        ids = await self.topic(name).publish(messages)
+        with tracing.span("store", parent=_trace_of(messages), topic=name, messages=len(messages)):
+            ids = await self.topic(name).publish(messages)
         self.wakes.wake(name)
         return ids
 
     async def publish_columns(self, name: str, names: Sequence[bytes], batch: RecordBatch) -> Sequence[int]:
         """Like :meth:`publish`, of a record batch whose ids of the protocol are *names*."""
-        ids = await self.topic(name).publish_columns(names, batch)
+        with tracing.span("store", parent=_trace_of_first(batch), topic=name, messages=len(names)):
+            ids = await self.topic(name).publish_columns(names, batch)
         self.wakes.wake(name)
         return ids
 
@@ -186,3 +189,20 @@ def _dead(message: Message, topic: str) -> Message:
     kept = [(name, value) for name, value in message.headers if name not in (TYPE, QUEUE)]
     origin = [(DEAD_TOPIC, topic.encode()), (DEAD_ID, message_id(message).encode())]
     return Message(message.body, message.key, message.source, message.event_time, None, (*kept, *origin))
+
+
+def _trace_of(messages: Sequence[Message]) -> str | None:
+    """The trace that the first of *messages* is part of; not looked for where nobody traces."""
+    return _trace_in(dict(messages[0].headers)) if messages and tracing.is_on() else None
+
+
+def _trace_of_first(batch: RecordBatch) -> str | None:
+    """The same, for messages in columns."""
+    if not batch.num_rows or not tracing.is_on():
+        return None
+    return _trace_in({header["name"]: header["value"] for header in batch.column("headers")[0].as_py()})
+
+
+def _trace_in(headers: Mapping[str, bytes]) -> str | None:
+    found = headers.get(tracing.HEADER) or headers.get(TRACE)
+    return found.decode("ascii", "replace") if found else None

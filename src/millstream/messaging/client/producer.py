@@ -11,6 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
+import msgspec
+
+from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.messaging.client.backoff import Backoff, read_backoff
 from millstream.messaging.client.client import Client
@@ -97,13 +100,15 @@ class Producer(Client):
     async def send(self, message: Message) -> Receipt:
         """Send *message*, and try again as the workflow has it. Raises :class:`ClientError`."""
         self.require_running()
-        if self._is_gathered(message):
-            self._check_size(message)
-            return await self._gatherer.send(message)
-        (result,) = await self._send([message], message.kind)
-        if isinstance(result, ClientError):
-            raise result
-        return result
+        with tracing.span("send", topic=message.topic) as trace:
+            message = _with_trace(message, trace)
+            if self._is_gathered(message):
+                self._check_size(message)
+                return await self._gatherer.send(message)
+            (result,) = await self._send([message], message.kind)
+            if isinstance(result, ClientError):
+                raise result
+            return result
 
     async def send_many(self, messages: Sequence[Message]) -> list[Receipt]:
         """Send *messages*, all of one topic and type and one message group at most, in one call.
@@ -116,7 +121,8 @@ class Producer(Client):
             return []
         if len({(each.topic, each.kind, each.message_group) for each in messages}) > 1:
             raise BadRequestError("one call takes messages of one topic, one type, and one message group at most")
-        results = await self._send(messages, messages[0].kind)
+        with tracing.span("send", topic=messages[0].topic, messages=len(messages)) as trace:
+            results = await self._send([_with_trace(each, trace) for each in messages], messages[0].kind)
         failed = [result for result in results if isinstance(result, ClientError)]
         if len(failed) == len(results):
             raise failed[0]
@@ -347,3 +353,10 @@ def _read_results(response: v2.SendMessageResponse, queue: Queue, ids: Sequence[
 
 def _receipt(entry: v2.SendResultEntry, queue: Queue) -> Receipt:
     return Receipt(entry.message_id, entry.offset, queue.id, queue.endpoints, entry.transaction_id, entry.recall_handle)
+
+
+def _with_trace(message: Message, trace: str | None) -> Message:
+    """*message*, which carries the *trace* that it is part of, unless its sender has given it another."""
+    if trace is None or tracing.HEADER in message.properties:
+        return message
+    return msgspec.structs.replace(message, properties={**message.properties, tracing.HEADER: trace})
