@@ -121,11 +121,11 @@ def run_benchmark(
     module, parts = load_benchmark(name), parts or {}
     _check_parts(name, module, parts)
     runs = min(runs, getattr(module, "ROUNDS", runs))
-    measured_at, begin = clock.now(), clock.monotonic()
+    measured_at, begin, machine = clock.now(), clock.monotonic(), this_machine()
     with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=folder, ignore_cleanup_errors=True) as work:
         results = tuple(measure(comparison, runs, show) for comparison in module.comparisons(size, Path(work), **parts))
     purpose = (module.__doc__ or "").strip().splitlines()[0]
-    return Report(name, purpose, size, parts, runs, measured_at, clock.monotonic() - begin, this_machine(), results)
+    return Report(name, purpose, size, parts, runs, measured_at, clock.monotonic() - begin, machine, results)
 
 
 def load_benchmark(name: str) -> BenchmarkModule:

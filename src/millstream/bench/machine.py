@@ -13,7 +13,10 @@ import pyarrow
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What a reader needs to compare figures. ``memory_bytes`` is 0 where it is not known."""
+    """What a reader needs to compare figures. ``memory_bytes`` is 0 where it is not known.
+
+    ``load`` is how many processes wanted a core in the minute before: more than ``cores``, and others slowed the run.
+    """
 
     system: str
     processor: str
@@ -21,6 +24,7 @@ class Machine(msgspec.Struct, frozen=True):
     memory_bytes: int
     python: str
     libraries: str
+    load: float = 0.0
 
 
 def this_machine() -> Machine:
@@ -33,6 +37,7 @@ def this_machine() -> Machine:
         memory_bytes=_memory_bytes(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         libraries=libraries,
+        load=round(os.getloadavg()[0], 1),
     )
 
 

@@ -22,7 +22,8 @@ def section(report: Report) -> str:
         report.purpose,
         "",
         f"`{command(report)}` on {when:%Y-%m-%d}: "
-        f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}. "
+        f"{machine.cores} × {machine.processor}, {memory}, {machine.system}, {machine.python}, {machine.libraries}; "
+        f"load {machine.load:g} at the start. "
         f"{report.runs} rounds, contenders turn by turn; medians, and medians of the ratios within a round. "
         f"It took {report.seconds:.0f} s.",
         "",

@@ -11,6 +11,7 @@ import click
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.connection import connection_options
 from millstream.core.errors import InputError
+from millstream.log import WriterBusyError
 from millstream.messaging.broker.admin import GroupInfo, Restart, TopicInfo
 from millstream.messaging.broker.endpoints import read_place
 from millstream.messaging.broker.remote import ask_broker, ask_store
@@ -133,8 +134,11 @@ def _ask(settings: Settings, endpoint: str | None, options: Options, name: str, 
         raise InputError("a memory: store ends with the command that opens it; name one on a disk")
     if not settings.log.store:
         settings.folder.mkdir(parents=True, exist_ok=True)
-    with open_store(settings.log_url) as store:
-        return ask_store(store, name, request, kind)
+    try:
+        with open_store(settings.log_url) as store:
+            return ask_store(store, name, request, kind)
+    except WriterBusyError as error:
+        raise WriterBusyError(f"a broker has these topics open; ask it, with --endpoint HOST:PORT ({error})") from error
 
 
 def _print_topics(topics: list[TopicInfo], as_json: bool) -> None:

@@ -42,7 +42,7 @@ from millstream.core.errors import MillstreamError
 from millstream.messaging.broker.checks import Limits
 from millstream.testing.brokers import BrokerProcess
 
-_COUNTS = {"quick": (200, 2_000), "small": (4_000, 60_000), "full": (20_000, 1_000_000)}  # singly, in batches
+_COUNTS = {"quick": (100, 1_000), "small": (4_000, 60_000), "full": (20_000, 1_000_000)}  # singly, in batches
 
 _RABBITMQ, _NATS = "RabbitMQ, aio-pika", "NATS JetStream, nats-py"
 _SLOWER = 10  # RabbitMQ gets a share of the batches, for the sake of those who wait; rates do not depend on it
