@@ -31,7 +31,8 @@ from millstream.core.durable import write_durably
 @click.option(
     "--modes",
     metavar="LIST",
-    help="Which comparisons, of log (alone,both,arrow), batching (core,spark) or pipeline (read,plan).",
+    help="Which comparisons, of log (alone,both,arrow), batching (core,spark) or pipeline (read,ingest,anchor,sweep,"
+    "plan).",
 )
 @click.option("--cores", metavar="N", help="Of batching and batching-spark: the cores that Spark has, 2 without it.")
 @click.option("--senders", metavar="N", help="Of the log: how many send at once.")

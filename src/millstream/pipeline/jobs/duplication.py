@@ -134,8 +134,10 @@ def join_copies(inventory: DataFrame, recorded: DataFrame, pair: Pair) -> DataFr
     both = listed(pair.source, "size", "modified").join(
         listed(pair.destination, "copy_size", "copy_modified"), "content_id", "full_outer"
     )
-    rows = known(pair.source, "row").join(known(pair.destination, "copied"), "content_id", "full_outer")
-    return both.join(rows, "content_id", "left")
+    # One after the other: a left join keeps the parts of what it joins to, where a full one would be dealt out again.
+    for store, prefix in ((pair.source, "row"), (pair.destination, "copied")):
+        both = both.join(known(store, prefix), "content_id", "left")
+    return both
 
 
 def is_same() -> Column:
