@@ -57,12 +57,12 @@ def serve(settings: Settings, address: str) -> None:
 
     It has no users or passwords: let it listen on loopback, behind a proxy that knows who may write.
     """
-    from millstream.rest.intake import share_fairly
+    from millstream.rest.intake import settle_in
     from millstream.rest.registry import registry_app
     from millstream.rest.server import serve_app
 
     host, port = _address(address)
-    share_fairly()
+    settle_in()
     with Node.open(settings, create=True) as node, node.registry as registry:
         registry.start()
         serve_app(registry_app(registry), host, port)

@@ -7,6 +7,7 @@ arrives while a commit runs is read, checked and committed together, in one call
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from typing import Any
 
@@ -29,12 +30,16 @@ _encoder = msgspec.json.Encoder()
 _JSON = (b"content-type", b"application/json")
 
 
-def share_fairly() -> None:
-    """Let the threads of this process, which is a server, take turns ten times as often as CPython has it.
+def settle_in() -> None:
+    """Make this process a server of many small requests, before it starts its threads.
 
-    A thread that comes back from the database waits for its turn, and the loop does from every call to the system.
+    Threads take turns ten times as often as CPython has it: one that comes back from the database waits for its turn,
+    and the loop does from every call to the system. And the collector of cycles looks after a hundred thousand new
+    objects instead of 700: a bulk request makes that many, none of them in a cycle.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 class Intake:

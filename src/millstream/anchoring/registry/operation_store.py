@@ -102,9 +102,10 @@ class OperationStore:
 
         def transaction(connection: sa.Connection, now: int) -> int:
             latest = now - int(older_than * 1_000_000)
-            due = sa.select(_ops.c.seq).where(_ops.c.state == OperationState.ACCEPTED, _ops.c.available_at <= latest)
-            found = list(connection.scalars(due.order_by(_ops.c.seq).limit(limit)))
-            return _queue(connection, instance, _ops.c.seq.in_(found)) if found else 0
+            due = sa.and_(_ops.c.state == OperationState.ACCEPTED, _ops.c.available_at <= latest)
+            first = sa.select(_ops.c.seq).where(due).order_by(_ops.c.seq).limit(limit).subquery()
+            last = connection.scalar(sa.select(sa.func.max(first.c.seq)))
+            return 0 if last is None else _queue(connection, instance, sa.and_(due, _ops.c.seq <= last))
 
         return self.database.write(transaction)
 
