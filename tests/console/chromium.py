@@ -19,6 +19,7 @@ PAGES = {
     "space": "/integrity/space?store=second&space=photos",
     "item": f"/integrity/item?space=photos&content_id={quote(DAMAGED, safe='')}", "queues": "/queues",
     "queue": "/queues/duplication-high", "task": "/queues/duplication-high/1", "workers": "/workers",
+    "dead-letters": "/dead-letters", "reports": "/integrity/reports",
     "identifiers": f"/identifiers?did={did()}", "system": "/system",
 }  # fmt: skip
 PATIENCE = 30_000

@@ -158,6 +158,21 @@ def test_the_past_of_a_queue_is_drawn_and_goes_on(changing: Served, watched: Wat
     assert watched.complaints == []
 
 
+def test_dead_letters_findings_and_reports_lead_to_what_they_speak_of(served: Served, watched: Watched) -> None:
+    page = watched.page(f"{served.url}/dead-letters")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_role("link", name="did not answer").click()
+    expect(page.locator("tr.chosen")).to_contain_text("10")
+    page.goto(f"{served.url}/integrity/findings")
+    page.get_by_role("link", name="B3 sour").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.goto(f"{served.url}/integrity/reports")
+    expect(page.get_by_role("row", name="second photos")).to_contain_text("FAILURE")
+    page.get_by_role("row", name="second photos").get_by_role("link").click()
+    expect(page.locator("h1")).to_contain_text("photos")
+    assert watched.complaints == []
+
+
 def test_a_fault_is_repaired_and_a_held_plan_approved(changing: Served, watched: Watched) -> None:
     page = watched.page(f"{changing.url}/integrity/findings")
     page.get_by_role("button", name="Repair…").click()

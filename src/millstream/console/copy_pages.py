@@ -46,6 +46,7 @@ def routes(pages: Pages) -> list[BaseRoute]:
         Route("/policies/{account}/restore", pages.act(restore_policy, Role.ADMIN), methods=["POST"]),
         Route("/integrity", pages.show("integrity.html", show_integrity)),
         Route("/integrity/findings", pages.show("findings.html", show_findings)),
+        Route("/integrity/reports", pages.show("reports.html", show_reports)),
         Route("/integrity/space", pages.show("space.html", show_space)),
         Route("/integrity/item", pages.show("item.html", show_item)),
         Route("/integrity/holds/{number:int}/approve", pages.act(approve), methods=["POST"]),
@@ -140,7 +141,15 @@ def show_integrity(call: Call) -> Mapping[str, Any]:
 
 def show_findings(call: Call) -> Mapping[str, Any]:
     """Copies whose last check found a fault."""
-    return {"findings": integrity.findings(call.desk, call.ask(integrity.FindingsQuery))}
+    query = call.ask(integrity.FindingsQuery)
+    rows = integrity.finding_rows(call.desk, call.ask()).items
+    return {"findings": integrity.findings(call.desk, query), "rows": rows, "only": query.query.row}
+
+
+def show_reports(call: Call) -> Mapping[str, Any]:
+    """The last report of every space."""
+    found = integrity.reports(call.desk, call.ask(integrity.ReportsQuery))
+    return {"reports": found, "offset": call.query.get("offset")}
 
 
 def show_space(call: Call) -> Mapping[str, Any]:

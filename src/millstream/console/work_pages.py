@@ -24,6 +24,7 @@ def routes(pages: Pages) -> list[BaseRoute]:
         Route("/queues/{queue}/discard", pages.act(discard), methods=["POST"]),
         Route("/queues/{queue}/{task_id:int}/amend", pages.act(amend), methods=["POST"]),
         Route("/queues/{queue}/{task_id:int}", pages.show("task.html", show_task)),
+        Route("/dead-letters", pages.show("dead_letters.html", list_dead_letters)),
         Route("/workers", pages.show("workers.html", show_workers)),
         Route("/system", pages.show("system.html", show_system)),
     ]
@@ -59,6 +60,11 @@ def show_queue(call: Call) -> Mapping[str, Any]:
         "open_tasks": [sample.ready + sample.leased + sample.delayed for sample in past],
         "coarse": coarse,
     }
+
+
+def list_dead_letters(call: Call) -> Mapping[str, Any]:
+    """The dead letters of all queues by cause."""
+    return {"groups": queues.dead_letters(call.desk, call.ask())}
 
 
 def show_task(call: Call) -> Mapping[str, Any]:

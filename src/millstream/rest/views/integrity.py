@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from millstream.mill.manifest import ManifestRow
 from millstream.mill.repair_log import RepairEvent
 from millstream.mill.report import Report
 from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name
+from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
 
 endpoints = Endpoints()
 
@@ -42,11 +43,19 @@ class ItemsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FindingsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Findings in one ``store`` and ``space``, where they are given."""
+    """Findings in one ``store`` and ``space``, and of one ``row`` of the table of checks (``B3``), where given."""
 
     store: str | None = None
     space: str | None = None
+    row: str | None = None
     limit: Limit = 200
+
+
+class ReportsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last reports, ``offset`` spaces left out."""
+
+    offset: Number = 0
+    limit: Limit = 100
 
 
 class ItemQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +125,28 @@ class CopyRow(msgspec.Struct, frozen=True):
     detail: str | None
 
 
+class FindingCount(msgspec.Struct, frozen=True):
+    """How many copies a ``row`` of the table of checks was found of; ``kind`` is what it is called there."""
+
+    row: str
+    kind: str
+    copies: int
+
+
+class ReportRow(msgspec.Struct, frozen=True):
+    """The last report on a space: its ``result``, when it ended (microseconds), and its figures in items."""
+
+    store: str
+    space: str
+    result: str
+    ended_at: int
+    listed: int
+    checked: int
+    explained: int
+    failed: int
+    coverage: float
+
+
 class RepairPlanned(msgspec.Struct, frozen=True):
     """What a repair of an item would do: which stores it would write to, from which good copy, and what it refuses."""
 
@@ -161,8 +192,37 @@ def items(desk: Desk, ask: Ask[ItemsQuery, Any]) -> Listing[CopyRow]:
 def findings(desk: Desk, ask: Ask[FindingsQuery, Any]) -> Listing[CopyRow]:
     """List the copies whose last check found a fault."""
     query, survey = ask.query, desk.watch.survey
-    found = [row for row in survey.findings if query.store in (None, row.store) and query.space in (None, row.space)]
+    found = [
+        each
+        for each in survey.findings
+        if query.store in (None, each.store) and query.space in (None, each.space) and query.row in (None, row_of(each))
+    ]
     return Listing([_copy(row) for row in found[: query.limit]], total=len(found), as_of=survey.at)
+
+
+@endpoints.get("/integrity/findings/rows")
+def finding_rows(desk: Desk, _ask: Ask[Any, Any]) -> Listing[FindingCount]:
+    """List the rows of the table of checks that were found, and how often, the most frequent first."""
+    survey = desk.watch.survey
+    counts = Counter(map(row_of, survey.findings))
+    kinds = {row_of(each): (each.detail or "").partition(":")[0] for each in survey.findings}
+    rows = [FindingCount(row, kinds[row], count) for row, count in counts.most_common()]
+    return Listing(rows, total=len(rows), as_of=survey.at)
+
+
+@endpoints.get("/integrity/reports", ReportsQuery)
+def reports(desk: Desk, ask: Ask[ReportsQuery, Any]) -> Listing[ReportRow]:
+    """List the last report of each space that was reported on, by store and space."""
+    query, folder = ask.query, desk.node.reports
+    where = folder.spaces()
+    rows = list[ReportRow]()
+    for store, space in where[query.offset : query.offset + query.limit]:
+        one = folder.latest(store, space)
+        if one is not None:
+            counts = (one.listed, one.checked, one.explained, one.failed, one.coverage)
+            rows.append(ReportRow(store, space, one.result.value, one.ended_at, *counts))
+    end = query.offset + query.limit
+    return Listing(rows, str(end) if end < len(where) else None, total=len(where))
 
 
 @endpoints.get("/integrity/copies", ItemQuery)
@@ -221,6 +281,12 @@ def approve(desk: Desk, ask: Ask[HoldQuery, Approval]) -> Hold:
     desk.trail.add(ask.who.name, "approve", f"{hold.space} {hold.pair}", reason=ask.body.reason, **facts)
     desk.watch.hurry()
     return hold
+
+
+def row_of(finding: ManifestRow) -> str:
+    """The row of the table of checks that *finding* is of; ``–`` where its check came to no end."""
+    first = (finding.detail or "").split(" ", 1)[0]
+    return first if first[1:].isdecimal() else "–"
 
 
 def planned_repair(desk: Desk, space: str, content_id: str) -> RepairPlanned:

@@ -149,6 +149,17 @@ class QueueDetail(msgspec.Struct, frozen=True):
     groups: int
 
 
+class DeadGroup(msgspec.Struct, frozen=True):
+    """Dead tasks of one queue that died alike; see :class:`~millstream.queue.Cause`."""
+
+    queue: str
+    cause: str
+    count: int
+    first_died_at: int
+    last_died_at: int
+    example: str
+
+
 class Settled(msgspec.Struct, frozen=True):
     """How many dead tasks were redriven or discarded."""
 
@@ -188,6 +199,19 @@ def queue_history(desk: Desk, ask: Ask[QueueHistoryQuery, Any]) -> Listing[Queue
 def alarms(desk: Desk, _ask: Ask[Any, Any]) -> Listing[QueueAlarm]:
     """List what is wrong with queues at this moment; people are told of it while workers run."""
     found = desk.watch.alarms()
+    return Listing(found, total=len(found))
+
+
+@endpoints.get("/dead-letters")
+def dead_letters(desk: Desk, _ask: Ask[Any, Any]) -> Listing[DeadGroup]:
+    """List of what the dead tasks of all queues died, the largest group first: of each queue the largest groups."""
+    found = [
+        DeadGroup(figures.queue, one.cause, one.count, one.first_died_at, one.last_died_at, one.example)
+        for figures in desk.watch.queues()
+        if figures.dead
+        for one in desk.queues.causes(figures.queue)[:MOST_CAUSES]
+    ]
+    found.sort(key=lambda group: -group.count)
     return Listing(found, total=len(found))
 
 
