@@ -152,6 +152,15 @@ def test_a_store_that_is_not_there_is_no_success_and_keeps_no_other_from_being_c
     assert "mount its disk" in reports[2]["notes"][0]
 
 
+def test_p9_a_store_of_which_nothing_is_known_and_nothing_can_be_listed_is_no_success(data: Path, mill: Run) -> None:
+    mill("duplicate")
+    assert mill("check")[0] == 0
+    config = data / "millstream.toml"
+    config.write_text(f'{config.read_text()}[stores.new]\nurl = "file://{data}/never-made"\n')
+    assert mill("check", "--store", "one")[0] == 0
+    assert mill("check")[0] == 1
+
+
 def test_nothing_to_check_is_no_success(data: Path, mill: Run) -> None:
     assert mill("check", "--space", "nowhere")[0] == 3
     assert mill("check", "--store", "nowhere")[0] == 3

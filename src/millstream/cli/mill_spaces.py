@@ -13,11 +13,17 @@ from millstream.stores import StoreError
 
 
 def chosen_spaces(
-    node: Node, store: str | None, space: str | None, known: Iterable[tuple[str, str]] = ()
+    node: Node,
+    store: str | None,
+    space: str | None,
+    known: Iterable[tuple[str, str]] = (),
+    *,
+    unlisted: list[str] | None = None,
 ) -> list[tuple[str, str]]:
     """Every space of every configured store that is listed, or known to the manifest or otherwise; no system spaces.
 
-    Of a store that cannot be listed only what is known is named, so that its reports say what is wrong.
+    Of a store that cannot be listed only what is known is named, so that its reports say what is wrong; *unlisted* gets
+    the names of such stores.
     """
     if store is not None and store not in node.providers:
         raise UnknownStoreError(f"no store {store!r} is configured (there are: {', '.join(sorted(node.providers))})")
@@ -27,6 +33,8 @@ def chosen_spaces(
             known |= {(name, listed) for listed in node.providers.call(node.providers[name].spaces)}
         except StoreError as error:
             click.echo(f"{name}: {error}", err=True)
+            if unlisted is not None and store in (None, name):
+                unlisted.append(name)
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
         raise UnknownSpaceError("there is no such space to check, neither in a store nor in the manifest")

@@ -263,7 +263,7 @@ class LocalStore:
         with translated(f"reading {self._url}"):
             if not Path(self._root).is_dir():
                 raise StoreUnavailableError(
-                    f"there is no folder {self._root}: mount its disk, or make it, or create a space in the store"
+                    f"there is no folder {self._root}: mount its disk, or make the folder where the store is new"
                 )
             yield
 
