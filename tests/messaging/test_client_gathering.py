@@ -1,4 +1,4 @@
-"""Sends that meet at our broker travel together by themselves: how many calls they make, and in which order."""
+"""Sends and acknowledgements that meet at our broker share calls by themselves: how many there are, in which order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from millstream.log import LogSpec, LogStore, open_store
 from millstream.messaging.broker.endpoints import Place
 from millstream.messaging.broker.server import BrokerServer
 from millstream.messaging.broker.topic import TopicSpec
-from millstream.messaging.client import Message, Producer, TransportError
+from millstream.messaging.client import (
+    ClientError,
+    Message,
+    Producer,
+    PushConsumer,
+    Received,
+    SimpleConsumer,
+    TransportError,
+)
+from millstream.testing.waiting import until_async
 
 
 class CountedCalls(grpc.aio.ServerInterceptor):
@@ -87,6 +96,45 @@ def test_p4_sends_of_a_message_group_that_meet_keep_their_order() -> None:
                 assert await send(producer, "ordered", 200, "g") == list(range(200))
                 assert stored(store, "ordered") == [b"%d" % number for number in range(200)]
                 assert calls["SendMessage"] + calls["Send"] < 10
+
+    asyncio.run(test())
+
+
+def test_acknowledgements_that_meet_share_calls_and_each_has_its_own_result() -> None:
+    async def test() -> None:
+        with open_store("memory://") as store:
+            async with counted_broker(store) as (at, calls), Producer(at, ["plain"]) as producer:
+                await send(producer, "plain", 200)
+                async with SimpleConsumer(at, "g", {"plain": "*"}, await_duration=0) as consumer:
+                    messages = await consumer.receive(200, invisible=60)
+                    assert len(messages) == 200
+                    await consumer.ack(*messages[:50])
+                    before = calls["Ack"]
+                    results = await asyncio.gather(*map(consumer.ack, messages), return_exceptions=True)
+                    assert calls["Ack"] - before < 10
+                    assert all(isinstance(result, ClientError) for result in results[:50]), "done before"
+                    assert results[50:] == [None] * 150
+                    assert await consumer.receive(10, invisible=60) == []
+
+    asyncio.run(test())
+
+
+def test_p3_a_push_consumer_acknowledges_many_in_few_calls_and_gets_none_again() -> None:
+    async def test() -> None:
+        got: list[bytes] = []
+        with open_store("memory://") as store:
+            async with counted_broker(store) as (at, calls), Producer(at, ["plain"]) as producer:
+
+                async def listen(message: Received) -> None:
+                    got.append(message.body)
+
+                await send(producer, "plain", 500)
+                async with PushConsumer(at, "g", {"plain": "*"}, listen):
+                    await until_async(lambda: len(got) == 500)
+                assert calls["Ack"] + calls["AckMessage"] < 250
+                async with SimpleConsumer(at, "g", {"plain": "*"}, await_duration=0) as consumer:
+                    assert await consumer.receive(10, invisible=60) == []
+                assert sorted(got) == sorted(b"%d" % number for number in range(500))
 
     asyncio.run(test())
 

@@ -18,6 +18,7 @@ from millstream.messaging.client.errors import (
 from millstream.messaging.client.message import Received, from_wire
 from millstream.messaging.client.options import DEFAULTS, Options
 from millstream.messaging.client.places import Endpoints
+from millstream.messaging.client.settling import Errors, Settler
 from millstream.messaging.client.subscription import Filter, read_filter
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batches import ACK, RECEIVE, AckedBatch
@@ -37,6 +38,7 @@ class Consumer(Client):
     ) -> None:
         super().__init__(endpoints, subscriptions, options=options, clock=clock)
         self.group = group
+        self._settler = Settler(self._settle_batch)
         self.subscriptions = {topic: read_filter(wanted) for topic, wanted in subscriptions.items()}
 
     def group_resource(self) -> v2.Resource:
@@ -87,11 +89,20 @@ class Consumer(Client):
             self.meters.delivered(messages[0].topic, (self.clock.now() - delivered) / MICROSECONDS)
 
     async def acknowledge(self, messages: Sequence[Received]) -> None:
-        """*messages*, all of one topic and server, are done. Raises :class:`ClientError`."""
+        """*messages*, all of one topic and server, are done. Raises :class:`ClientError`.
+
+        At a server that takes batches, acknowledgements that come while others are under way share a call.
+        """
+        in_batch = messages[0].endpoints in self.batched
+        errors = await (self._settler.settle(messages) if in_batch else self._settle_each(messages))
+        failed = [error for error in errors if error is not None]
+        if failed and len(failed) == len(messages):
+            raise failed[0]
+        if failed:
+            raise PartialFailureError(errors, "acknowledged")
+
+    async def _settle_each(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]
-        if first.endpoints in self.batched:
-            await self._acknowledge_batch(messages)
-            return
         request = v2.AckMessageRequest(group=self.group_resource(), topic=self.resource(first.topic))
         for message in messages:
             request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
@@ -100,14 +111,9 @@ class Consumer(Client):
         if len(response.entries) != len(messages):
             error = status_error(response.status, request_id)
             raise error or ServerFailedError("the answer does not match the request", request_id=request_id)
-        errors = [status_error(entry.status, request_id) for entry in response.entries]
-        failed = [error for error in errors if error is not None]
-        if failed and len(failed) == len(messages):
-            raise failed[0]
-        if failed:
-            raise PartialFailureError(errors, "acknowledged")
+        return [status_error(entry.status, request_id) for entry in response.entries]
 
-    async def _acknowledge_batch(self, messages: Sequence[Received]) -> None:
+    async def _settle_batch(self, messages: Sequence[Received]) -> Errors:
         first = messages[0]
         handles = [message.receipt_handle for message in messages]
         batch = AckedBatch(self.options.namespace, self.group, first.topic, handles)
@@ -118,14 +124,12 @@ class Consumer(Client):
             self.batched.discard(first.endpoints)
             raise
         error = code_error(answer.code, answer.text, request_id)
-        if error is None:
-            return
+        if error is not None and not answer.refused:
+            raise error
         errors: list[ClientError | None] = [None] * len(messages)
         for row, (code, text) in answer.refused.items():
             errors[row] = code_error(code, text, request_id)
-        if None in errors and answer.refused:
-            raise PartialFailureError(errors, "acknowledged")
-        raise error
+        return errors
 
     async def hide(self, message: Received, seconds: float) -> str:
         """Let *message* come back in *seconds* from now; its new receipt handle. Raises :class:`ClientError`."""
