@@ -120,7 +120,8 @@ async def _serve_console(
     try:
         from millstream.console.app import Console
         from millstream.rest.access import check_address
-        from millstream.rest.desk import BrokerLink, Desk
+        from millstream.rest.broker_link import BrokerLink
+        from millstream.rest.desk import Desk
         from millstream.rest.server import PortError, serving
     except ImportError as error:
         if chosen or broker is None:

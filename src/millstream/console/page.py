@@ -18,8 +18,9 @@ from millstream.rest.access import AccessError, ForgedError, Visit
 from millstream.rest.api import MOST_BODY, convert, status_of
 from millstream.rest.bodies import read_body
 from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, NoBody, NoQuery, Who
+from millstream.rest.endpoint import Ask, NoBody, NoQuery
 from millstream.rest.signing import require, set_visit, visit_of
+from millstream.rest.who import Who
 
 THEMES = ("light", "dark")
 MOST_FIELDS = 12_000

@@ -1,7 +1,7 @@
 """Who may do what: sessions in signed cookies, tokens against forged forms, and a brake on guessing passwords.
 
 A node without users trusts everybody who reaches it, and so is reached from its own machine alone. Pages and programs
-are told apart by nothing: both are somebody (:class:`~millstream.rest.endpoint.Who`) with a role.
+are told apart by nothing: both are somebody (:class:`~millstream.rest.who.Who`) with a role.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.console_settings import ConsoleSettings, Role, UserSettings
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.passwords import check_hash, is_password
-from millstream.rest.endpoint import Who
+from millstream.rest.who import Who
 
 LOCAL = Who("local", Role.ADMIN)
 """Everybody, on a node without users."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
 from millstream.console_settings import Role
-
-if TYPE_CHECKING:
-    from millstream.rest.desk import Desk
+from millstream.rest.desk import Desk
+from millstream.rest.who import Who
 
 Item = TypeVar("Item")
 QueryT = TypeVar("QueryT")
@@ -30,13 +29,6 @@ class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nothing to be sent."""
-
-
-class Who(msgspec.Struct, frozen=True):
-    """Who asks, and what they may do."""
-
-    name: str
-    role: Role
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from millstream.core.clock import MICROSECONDS
+from millstream.rest.desk import Desk
 
 Samples = Sequence[tuple[Mapping[str, str], float]]
-
-if TYPE_CHECKING:
-    from millstream.rest.desk import Desk
 
 
 def exposition(desk: Desk) -> str:

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from millstream.console_settings import Role
 from millstream.rest.access import Access, AccessError, ForbiddenError, ForgedError, Visit
-from millstream.rest.endpoint import Who
+from millstream.rest.who import Who
 
 COOKIE = "millstream_visit"
 

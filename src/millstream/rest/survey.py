@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -18,9 +18,7 @@ from millstream.log import Log, LogInfo
 from millstream.mill.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.mill.manifest import ManifestRow
 from millstream.rest.figures import AnchorFigures, BatchFigures, CheckFigures, CopyFigures, LogFigures
-
-if TYPE_CHECKING:
-    from millstream.rest.desk import Desk
+from millstream.rest.holdings import Holdings
 
 Value = TypeVar("Value")
 
@@ -107,7 +105,7 @@ def badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
     return (not one.failed, one.coverage, one.oldest_check or 0, one.space, one.store)
 
 
-def kind_of(desk: Desk, log: str) -> str:
+def kind_of(holdings: Holdings, log: str) -> str:
     """What is in the log of this name."""
     if log.startswith("queue."):
         return "queue"
@@ -115,12 +113,12 @@ def kind_of(desk: Desk, log: str) -> str:
         return "ledger"
     if log.startswith(SYSTEM_LOGS):
         return "broker"
-    return "batches" if (desk.node.folder / "batching" / f"{log}.state").exists() else "messages"
+    return "batches" if (holdings.node.folder / "batching" / f"{log}.state").exists() else "messages"
 
 
-def take_survey(desk: Desk) -> Survey:
+def take_survey(holdings: Holdings) -> Survey:
     """Look at everything once. What cannot be looked at is left out and named."""
-    began, node = desk.clock.monotonic(), desk.node
+    began, node = holdings.clock.monotonic(), holdings.node
     troubles: dict[str, str] = {}
 
     def look(what: str, function: Callable[[], Value], otherwise: Value) -> Value:
@@ -134,13 +132,13 @@ def take_survey(desk: Desk) -> Survey:
     nothing_found: list[tuple[LogRow, list[Lag]]] = []
     rows, lags = list[LogRow](), list[Lag]()
     for name in look("logs", node.store.logs, nobody):
-        found = look(f"log {name}", partial(_rows, desk, name), nothing_found)
+        found = look(f"log {name}", partial(_rows, holdings, name), nothing_found)
         rows += [row for row, _ in found]
         lags += [lag for _, of_log in found for lag in of_log]
     position = look("observer", node.observer.index.position, None)
     nothing = Totals(0, 0, 0, 0, 0, 0)
     survey = Survey(
-        desk.clock.now(),
+        holdings.clock.now(),
         0.0,
         rows,
         sorted(lags, key=lambda lag: -lag.lag),
@@ -154,17 +152,17 @@ def take_survey(desk: Desk) -> Survey:
         look("disk", lambda: shutil.disk_usage(node.folder).free, None),
         troubles,
     )
-    return msgspec.structs.replace(survey, seconds=desk.clock.monotonic() - began)
+    return msgspec.structs.replace(survey, seconds=holdings.clock.monotonic() - began)
 
 
-def _rows(desk: Desk, name: str) -> list[tuple[LogRow, list[Lag]]]:
-    return [look_at(desk, name)]
+def _rows(holdings: Holdings, name: str) -> list[tuple[LogRow, list[Lag]]]:
+    return [look_at(holdings, name)]
 
 
-def look_at(desk: Desk, name: str) -> tuple[LogRow, list[Lag]]:
+def look_at(holdings: Holdings, name: str) -> tuple[LogRow, list[Lag]]:
     """How the log *name* stands, and its consumers."""
-    log = desk.log(name)
-    info, kind = log.info(), kind_of(desk, log.name)
+    log = holdings.log(name)
+    info, kind = log.info(), kind_of(holdings, log.name)
     own = _OWN_CONSUMERS if kind == "queue" else frozenset[str]()
     lags = [_lag(log, info, name, pointer) for name, pointer in info.consumers.items() if name not in own]
     row = LogRow(

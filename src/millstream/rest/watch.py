@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -18,6 +17,7 @@ from millstream.mill.tasks import QueueName
 from millstream.queue import Depth
 from millstream.rest.faults import find_faults
 from millstream.rest.figures import Overview, QueueAlarm, QueueFigures, QueueSample, Sample
+from millstream.rest.holdings import Holdings
 from millstream.rest.survey import (
     Survey,
     anchor_figures,
@@ -28,9 +28,6 @@ from millstream.rest.survey import (
     log_figures,
     take_survey,
 )
-
-if TYPE_CHECKING:
-    from millstream.rest.desk import Desk
 
 SAMPLE_SECONDS = 2.0
 SURVEY_SECONDS = 10.0
@@ -61,13 +58,13 @@ class _Past:
 
 
 class Watch:
-    """Looks at *desk* from two threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
+    """Looks at *holdings* from two threads between :meth:`start` and :meth:`stop`. Thread-safe to read.
 
     Without threads (in a test) every question looks anew.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
         self._changed = threading.Condition()
         self._ended = False
         self._hurry = False
@@ -78,7 +75,7 @@ class Watch:
         self._unreadable: Mapping[str, str] = {}
         self._survey: Survey | None = None
         self._pasts: dict[str, _Past] = {}
-        limits = desk.node.settings.mill.alarms
+        limits = holdings.node.settings.mill.alarms
         self._alarm_rules = Alarms(limits.most, limits.longest / MICROSECONDS)
         self._alarms: Mapping[tuple[str, str], QueueAlarm] = {}
         self._scalers = {pool.queue.value: PoolScaler(pool) for pool in POOLS}
@@ -113,7 +110,7 @@ class Watch:
             return self.look()
         with self._changed:
             self._changed.wait_for(lambda: self._survey is not None or self._ended, _FIRST_LOOK_SECONDS)
-        return self._survey or Survey(self._desk.clock.now(), 0.0)
+        return self._survey or Survey(self._holdings.clock.now(), 0.0)
 
     def history(self, *, coarse: bool = False) -> Sequence[Sample]:
         """The samples of the last half hour, or with *coarse* one a minute of the last day."""
@@ -152,7 +149,7 @@ class Watch:
         log = log_figures(survey, per_second)
         anchors, checks = anchor_figures(survey), check_figures(survey, waiting.get(QueueName.REPAIR, 0))
         return Overview(
-            self._desk.clock.now(),
+            self._holdings.clock.now(),
             survey.at,
             log,
             batch_figures(survey, per_minute),
@@ -165,21 +162,21 @@ class Watch:
 
     def sample(self) -> None:
         """Take the fast counters once."""
-        desk, node = self._desk, self._desk.node
+        holdings, node = self._holdings, self._holdings.node
         depths, unreadable = dict[str, Depth](), dict[str, str]()
-        for name in desk.queues.names():
+        for name in holdings.queues.names():
             try:
-                depths[name] = desk.queues.depth(name)
+                depths[name] = holdings.queues.depth(name)
             except MillstreamError as error:
                 unreadable[name] = str(error)
-        heads = {name: desk.log(name).last_id for name in node.store.logs()}
-        messages = sum(last for name, last in heads.items() if kind_of(desk, name) == "messages")
-        now = desk.clock.now()
+        heads = {name: holdings.log(name).last_id for name in node.store.logs()}
+        messages = sum(last for name, last in heads.items() if kind_of(holdings, name) == "messages")
+        now = holdings.clock.now()
         open_tasks, dead_tasks = sum(d.open for d in depths.values()), sum(d.dead for d in depths.values())
-        taken = Sample(now, messages, desk.batches.last_number(), heads.get("ledger", 0), open_tasks, dead_tasks)
+        taken = Sample(now, messages, holdings.batches.last_number(), heads.get("ledger", 0), open_tasks, dead_tasks)
         for name, scaler in self._scalers.items():
             if name in depths:
-                scaler.observe(desk.clock.monotonic(), depths[name].ready, depths[name].leased)
+                scaler.observe(holdings.clock.monotonic(), depths[name].ready, depths[name].leased)
         found = [alarm for name, depth in depths.items() for alarm in self._alarm_rules.standing(name, depth)]
         with self._changed:
             self._alarms = {(one.queue, one.kind): self._dated(one, now) for one in found}
@@ -202,7 +199,7 @@ class Watch:
 
     def look(self) -> Survey:
         """Take the slower figures once."""
-        found = take_survey(self._desk)
+        found = take_survey(self._holdings)
         with self._changed:
             self._survey, self._hurry = found, False
             self._changed.notify_all()
@@ -235,10 +232,10 @@ class Watch:
             except (MillstreamError, OSError, sa.exc.SQLAlchemyError):
                 _log.warning("the node could not be looked at; it is tried again", exc_info=True)
             with self._changed:
-                deadline = self._desk.clock.monotonic() + pause()
-                while not self._ended and (left := deadline - self._desk.clock.monotonic()) > 0:
+                deadline = self._holdings.clock.monotonic() + pause()
+                while not self._ended and (left := deadline - self._holdings.clock.monotonic()) > 0:
                     if self._hurry and look == self.look:
                         break
-                    self._desk.clock.wait(self._changed, left)
+                    self._holdings.clock.wait(self._changed, left)
                 if self._ended:
                     return

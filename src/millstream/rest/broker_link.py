@@ -1,0 +1,51 @@
+"""The broker that runs in the same process as what asks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from millstream.core.errors import NotFoundError
+from millstream.log import Message
+
+if TYPE_CHECKING:
+    from millstream.messaging.broker.room import Room
+
+Result = TypeVar("Result")
+
+_ANSWER_SECONDS = 10.0
+
+
+class NoBrokerError(NotFoundError):
+    """No broker runs in this node."""
+
+
+class BrokerLink:
+    """The broker that runs in this process, asked from other threads than that of its event *loop*."""
+
+    def __init__(self, room: Callable[[], Room], loop: asyncio.AbstractEventLoop) -> None:
+        self._room, self._loop = room, loop
+
+    def ask(self, call: str, request: Any, kind: type[Result]) -> Result:
+        """The answer of the call of this name (see :class:`~millstream.messaging.broker.admin.Admin`)."""
+        from millstream.messaging.broker.remote import read_answer
+
+        async def asked() -> bytes:
+            return await self._room().admin.calls()[call](msgspec.json.encode(request))
+
+        return read_answer(self._wait(asked()), kind)
+
+    def publish(self, topic: str, message: Message) -> int:
+        """Append *message* to a topic, as the broker does; its id."""
+
+        async def published() -> int:
+            (number,) = await self._room().core.publish(topic, [message])
+            return number
+
+        return int(self._wait(published()))
+
+    def _wait(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_ANSWER_SECONDS)

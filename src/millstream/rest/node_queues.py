@@ -1,0 +1,105 @@
+"""The work queues of a node, for people to look at and to act on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.log import LogSpec
+from millstream.mill.tasks import QueueName
+from millstream.node import Node
+from millstream.queue import Cause, DeadLetters, DeadTask, Depth, LogWorkQueue, QueueView, WorkQueue
+
+QUEUE_PREFIX = "queue."
+
+
+class UnknownQueueError(NotFoundError):
+    """There is no such queue."""
+
+
+class Queues:
+    """The work queues of *node*: looked at without taking them, and taken only for as long as something is done."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._views: dict[str, QueueView] = {}
+
+    def names(self) -> Sequence[str]:
+        """Every queue that there is, and those of the mill, sorted."""
+        if self._node.settings.queue.broker:
+            found = set(self._node.broker_queues())
+        else:
+            logs = self._node.store.logs()
+            found = {name.removeprefix(QUEUE_PREFIX) for name in logs if name.startswith(QUEUE_PREFIX)}
+        return sorted(found | {name.value for name in QueueName})
+
+    def depth(self, name: str) -> Depth:
+        """How many tasks of the queue *name* stand where. Raises :class:`UnknownQueueError`."""
+        view = self._view(name)
+        return view.depth() if view else Depth(0, 0, 0, 0, exact=True, as_of=self._node.clock.now())
+
+    def dead(self, name: str, *, limit: int, after: int = 0, cause: str | None = None) -> Sequence[DeadTask]:
+        """Up to *limit* dead tasks with ids above *after*, by id; with *cause* only those of that group."""
+        view = self._view(name)
+        return view.dead(limit=limit, after=after, cause=cause) if view else []
+
+    def causes(self, name: str) -> Sequence[Cause]:
+        """The dead tasks by cause, the largest group first."""
+        view = self._view(name)
+        return view.causes() if view else []
+
+    def holder(self, name: str) -> str | None:
+        """Who works on the queue; None where nobody does, or where many may."""
+        with suppress(MillstreamError):
+            return self._node.store.log(LogSpec(QUEUE_PREFIX + name), create=False).info().writer
+        return None
+
+    @contextmanager
+    def taken(self, name: str) -> Iterator[WorkQueue]:
+        """The queue *name*, to act on it. Raises the log's ``WriterBusyError`` where another process works on it."""
+        self._require(name)
+        if self._node.settings.queue.broker or self._node.has_open_queue(name):
+            yield self._node.queue(name)
+            return
+        with LogWorkQueue(self._node.store.log(LogSpec(QUEUE_PREFIX + name)), self._node.clock) as queue:
+            yield queue
+
+    def _view(self, name: str) -> QueueView | _Direct | None:
+        """How to look at the queue *name*; None where nothing was ever put on it."""
+        self._require(name)
+        if self._node.settings.queue.broker:
+            return _Direct(self._node.queue(name))
+        with self._lock:
+            if name not in self._views:
+                if QUEUE_PREFIX + name not in self._node.store.logs():
+                    return None
+                log = self._node.store.log(LogSpec(QUEUE_PREFIX + name), create=False)
+                self._views[name] = QueueView(log, self._node.clock)
+            return self._views[name]
+
+    def _require(self, name: str) -> None:
+        if name not in self.names():
+            raise UnknownQueueError(f"there is no queue {name[:100]!r}")
+
+
+class _Direct:
+    """A queue that everybody may have open, looked at like one on a log."""
+
+    MOST = 10_000
+    """Dead tasks that are grouped; beyond that the groups speak of the first so many."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
+
+    def depth(self) -> Depth:
+        return self._queue.depth()
+
+    def dead(self, *, limit: int, after: int = 0, cause: str | None = None) -> Sequence[DeadTask]:
+        found = self._queue.dead(limit=limit if cause is None else self.MOST, after=after)
+        return DeadLetters(found).page(limit=limit, cause=cause)
+
+    def causes(self) -> Sequence[Cause]:
+        return DeadLetters(self._queue.dead(limit=self.MOST)).causes
