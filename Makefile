@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-long check bench docs proto openapi requirements clean
+.PHONY: help demo test test-long screenshots check bench docs proto openapi requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -21,6 +21,10 @@ test: $(VENV)/.dev ## Run the tests (CI size)
 test-long: $(VENV)/.dev ## Run the tests at their long size
 	@scripts/system-packages
 	MILLSTREAM_TEST_SIZE=long $(BIN)/python -m pytest -n 3 --dist loadgroup --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
+
+screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, light and dark, in build/screenshots
+	@mkdir -p build/screenshots
+	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or leads_to_its_file"
 
 check: $(VENV)/.dev ## Lint, types, floors
 	$(BIN)/ruff check src tests

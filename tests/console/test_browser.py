@@ -173,6 +173,20 @@ def test_dead_letters_findings_and_reports_lead_to_what_they_speak_of(served: Se
     assert watched.complaints == []
 
 
+def test_a_batch_says_why_it_ended_and_leads_to_its_file_and_messages(served: Served, watched: Watched) -> None:
+    page = watched.page(f"{served.url}/batches")
+    page.locator("a[href^='/batches/one']").nth(1).click()  # the last one waits for its anchor
+    expect(page.locator(".facts").nth(1)).to_contain_text("ended because")
+    _picture(page, "batch")
+    page.get_by_role("link", name="prove").first.click()
+    expect(page.locator("main")).to_contain_text("the proof holds")
+    page.go_back()
+    page.locator("section a[href^='/files/']").first.click()
+    expect(page.locator("h1").first).to_be_visible()
+    _picture(page, "file")
+    assert watched.complaints == []
+
+
 def test_a_fault_is_repaired_and_a_held_plan_approved(changing: Served, watched: Watched) -> None:
     page = watched.page(f"{changing.url}/integrity/findings")
     page.get_by_role("button", name="Repair…").click()
@@ -221,3 +235,11 @@ def test_a_page_that_is_open_goes_on_after_the_server_was_restarted(
         expect(overview.locator("#live-state")).to_have_text("live")
         overview.close()
         page.close()
+
+
+def _picture(page: Page, name: str) -> None:
+    """Keep *page*, in light and dark, where pictures are wanted."""
+    if folder := os.environ.get("MILLSTREAM_SCREENSHOTS"):
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            page.screenshot(path=f"{folder}/{name}-{theme}.png", full_page=True)

@@ -25,6 +25,15 @@ from millstream.rest.views import anchors, identifiers, logs, proofs
 MOST_LINES = 200
 """Lines of a file that a page shows as trees."""
 
+CUTS = {
+    "window": "its window was over",
+    "conflict": "a message of a key that it had already came",
+    "size": "it had as much in it as one may have",
+    "neighbour": "the next batch of its source began",
+    "flush": "somebody asked for what was open",
+}
+"""Why a batch ended, in words."""
+
 _SHOWN_MESSAGES = 100
 _SHOWN_LAGS = 8
 _TIMES = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")
@@ -120,14 +129,15 @@ def show_batch(call: Call) -> Mapping[str, Any]:
     """One batch, and the messages that its file holds."""
     found = anchors.batch(call.desk, call.ask(anchors.BatchQuery))
     messages: list[tuple[int, str]] = []
-    count = 0
+    count, header = 0, None
     for place in found.anchored[:1]:
         data = call.desk.node.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
         stored = next(split_batches(data))
-        count = len(stored.lines)
+        count, header = len(stored.lines), stored.header
         for line in stored.lines[:_SHOWN_MESSAGES]:
             messages.append((msgspec.json.decode(line)["id"], line.decode("utf-8")))
-    return {"b": found, "messages": messages, "count": count}
+    why = None if header is None else CUTS.get(header.cut, header.cut)
+    return {"b": found, "messages": messages, "count": count, "header": header, "why": why}
 
 
 def list_anchors(call: Call) -> Mapping[str, Any]:
