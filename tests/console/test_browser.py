@@ -182,7 +182,9 @@ def test_a_batch_says_why_it_ended_and_leads_to_its_file_and_messages(served: Se
     expect(page.locator("main")).to_contain_text("the proof holds")
     page.go_back()
     page.locator("section a[href^='/files/']").first.click()
-    expect(page.locator("h1").first).to_be_visible()
+    expect(page.locator(".glimpse").first).to_contain_text('"batch": ')
+    page.locator("summary").first.click()
+    expect(page.locator(".glimpse").first).to_be_hidden()
     _picture(page, "file")
     assert watched.complaints == []
 

@@ -10,6 +10,9 @@ from markupsafe import Markup, escape
 
 from millstream.core.clock import MICROSECONDS
 
+_GLIMPSE = 110
+"""Signs of a closed tree that are shown beside it."""
+
 _UNITS = ((86_400 * 365, "y"), (86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -125,8 +128,11 @@ def tree(value: Any, *, open_to: int = 1, depth: int = 0) -> Markup:
             for key, each in list(pairs)[:500]
         ]
         kind = f"{len(value):,} members" if isinstance(value, dict) else f"{len(value):,} items"
-        opened = Markup(" open") if depth < open_to else Markup("")
-        return Markup("<details class=tree{}><summary>{}</summary><ul>{}</ul></details>").format(
-            opened, kind, Markup("").join(shown)
+        opened, glimpse = Markup(" open"), Markup("")
+        if depth >= open_to:
+            text = json.dumps(value, ensure_ascii=False)[:_GLIMPSE]
+            opened, glimpse = Markup(""), Markup(" <code class=glimpse>{}</code>").format(text)
+        return Markup("<details class=tree{}><summary>{}{}</summary><ul>{}</ul></details>").format(
+            opened, kind, glimpse, Markup("").join(shown)
         )
     return Markup("<code class=leaf>{}</code>").format(escape(json.dumps(value, ensure_ascii=False)))
