@@ -39,6 +39,7 @@ bench: $(VENV)/.dev ## Measure against peers in the same run and write docs/benc
 	$(BIN)/millstream bench anchoring --size full --runs 3 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench mill --size full --runs 3 --markdown docs/benchmarks.md $(ARGS)
 	$(BIN)/millstream bench batching-spark --markdown docs/benchmarks.md $(ARGS)
+	$(BIN)/millstream bench pipeline --runs 1 --markdown docs/benchmarks.md $(ARGS)
 
 bench-long: $(VENV)/.dev ## Let a log grow to a thousand million messages and say what each costs (ARGS="--up-to 1e8")
 	$(BIN)/millstream bench log-flat --size full --markdown docs/benchmarks.md $(ARGS)

@@ -110,10 +110,11 @@ def run_benchmark(
     runs: int,
     clock: Clock,
     show: Show,
+    each: Callable[[Result], None] = lambda _: None,
     folder: Path | None = None,
     parts: Mapping[str, str] | None = None,
 ) -> Report:
-    """Run the benchmark *name* for *runs* rounds and report; *show* gets a line now and then.
+    """Run the benchmark *name* for *runs* rounds and report; *show* gets a line now and then, *each* every result.
 
     Its files lie in a new folder under *folder* (the system's temporary folder without it); *parts* choose what of it
     is run. Raises :class:`InputError` for an unknown name or part.
@@ -123,9 +124,12 @@ def run_benchmark(
     runs = min(runs, getattr(module, "ROUNDS", runs))
     measured_at, begin, machine = clock.now(), clock.monotonic(), this_machine()
     with tempfile.TemporaryDirectory(prefix="millstream-bench-", dir=folder, ignore_cleanup_errors=True) as work:
-        results = tuple(measure(comparison, runs, show) for comparison in module.comparisons(size, Path(work), **parts))
+        results: list[Result] = []
+        for comparison in module.comparisons(size, Path(work), **parts):
+            results.append(measure(comparison, runs, show))
+            each(results[-1])
     purpose = (module.__doc__ or "").strip().splitlines()[0]
-    return Report(name, purpose, size, parts, runs, measured_at, clock.monotonic() - begin, machine, results)
+    return Report(name, purpose, size, parts, runs, measured_at, clock.monotonic() - begin, machine, tuple(results))
 
 
 def load_benchmark(name: str) -> BenchmarkModule:

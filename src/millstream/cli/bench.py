@@ -65,18 +65,21 @@ def bench(
     """Run the benchmark NAME: contenders turn by turn, medians and ratios."""
     console = Console(width=None if is_terminal() else 120)
     err = Console(stderr=True)
+
+    def tell(result: Result) -> None:
+        console.print(result.title, style="bold")
+        console.print(result.conditions, _table(result, console.width), "", sep="\n", markup=False)
+
     report = run_benchmark(
         name,
         size="quick" if quick else size,
         runs=1 if quick else runs,
         clock=SystemClock(),
         show=lambda line: err.print(line, style="dim"),
+        each=tell,
         folder=folder,
         parts={part: value for part, value in parts.items() if value is not None},
     )
-    for result in report.results:
-        console.print(result.title, style="bold")
-        console.print(result.conditions, _table(result, console.width), "", sep="\n", markup=False)
     if json_file is not None:
         write_durably(json_file, msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     if markdown is not None:
