@@ -18,6 +18,7 @@ from millstream.mill.producer import plan_space_duplication
 from millstream.mill.recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.mill.workers import Tally
+from millstream.queue import WorkQueue
 from millstream.stores import CAS_SPACE, AlreadyExistsError, Store, all_entries
 
 PRIMARY, COPIES = "primary", ("second", "third")
@@ -50,21 +51,26 @@ def duplicate_spaces(walk: Walk) -> Done:
     _write_policy(node.settings.policy_folder, node.settings.mill.account)
     queue = node.queue(QueueName.DUPLICATION_LOW)
     policy = node.policies.by_account[node.settings.mill.account]
-    if not queue.depth().open:
-        for space in SPACES:
-            for pair in policy.lookup(space):
-                plan_space_duplication(node.providers, node.manifest, pair, space, queue)
+    if queue.depth().open:  # an earlier run was cut off, perhaps in the midst of its plan: what it left comes first
+        _work(walk, queue)
+    for space in SPACES:
+        for pair in policy.lookup(space):
+            plan_space_duplication(node.providers, node.manifest, pair, space, queue)
+    _work(walk, queue)
+    copies = [entry.size for name in COPIES for space in SPACES for entry in all_entries(node.providers[name], space)]
+    return Done({"copies": len(copies)}, sum(copies))
+
+
+def _work(walk: Walk, queue: WorkQueue) -> None:
     planned = queue.depth().open
 
     def tell(tally: Tally) -> None:
         walk.step(tally.done, planned)
 
-    tally = node.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
-    if tally.dead or queue.depth().dead:
+    walk.node.workers(QueueName.DUPLICATION_LOW, on_progress=tell).run_until_drained()
+    if queue.depth().dead:
         cause = queue.dead(limit=1)[0].cause
         raise DemoError(f"{queue.depth().dead} copies failed; the first: {cause}; see millstream queue dead")
-    copies = [entry.size for name in COPIES for space in SPACES for entry in all_entries(node.providers[name], space)]
-    return Done({"copies": len(copies)}, sum(copies))
 
 
 def _standard_library() -> list[tuple[str, Path]]:
