@@ -15,6 +15,7 @@ from millstream.batching.columnengines import Closed, closed_of, records_of
 from millstream.batching.config import BatchConfig
 from millstream.batching.event import Outcome
 from millstream.batching.rulebook import Rulebook
+from millstream.batching.standing import Together
 
 LARGE = 2000
 """So many records of a step go through columns sooner than one by one."""
@@ -72,23 +73,12 @@ class AdaptiveBatcher:
             self._host = ColumnBatcher(self.rules, self._host.snapshot())
 
 
-class _Records:
+class _Records(Together[Batcher]):
     """A :class:`Batcher` that takes tables."""
 
     def __init__(self, rules: Rulebook, snapshot: bytes) -> None:
         self._batcher = Batcher.restore(snapshot, rules)
-
-    @property
-    def clock(self) -> int | None:
-        return self._batcher.clock
-
-    @property
-    def due(self) -> int | None:
-        return self._batcher.due
-
-    @property
-    def open_sources(self) -> int:
-        return self._batcher.open_sources
+        super().__init__(self._batcher)
 
     def step(self, events: pa.Table, bound: int) -> Closed:
         first, then = self._batcher.receive_many(records_of(events)), self._batcher.advance(bound)

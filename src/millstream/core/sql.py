@@ -159,8 +159,7 @@ class SqlDatabase:
 
 def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
     """An insert that leaves rows alone whose key exists."""
-    prefix = "OR IGNORE" if connection.dialect.name == "sqlite" else "IGNORE"
-    return sa.insert(table).prefix_with(prefix)
+    return sa.insert(table).prefix_with(_or_leave(connection))
 
 
 _ROWS = 400  # SQLite takes 32,766 values a statement
@@ -175,12 +174,11 @@ def insert_rows(
     Several hundred rows are one statement: a statement a row would cost a trip to the server, and with SQLite a
     fight for the interpreter against every other thread.
     """
-    prefix = "INSERT OR IGNORE" if connection.dialect.name == "sqlite" else "INSERT IGNORE"
     one = f"({', '.join([_mark(connection)] * len(columns))})"
-    added = 0
+    added, verb = 0, f"INSERT {_or_leave(connection)}"
     for start in range(0, len(rows), _ROWS):
         chunk = rows[start : start + _ROWS]
-        text = f"{prefix} INTO {table.name} ({', '.join(columns)}) VALUES {', '.join([one] * len(chunk))}"
+        text = f"{verb} INTO {table.name} ({', '.join(columns)}) VALUES {', '.join([one] * len(chunk))}"
         added += connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
     return added
 
@@ -213,6 +211,11 @@ def update_rows(
         values = (*itertools.chain.from_iterable(chunk), *change.values(), *(name for name, _ in chunk))
         found += connection.exec_driver_sql(text, (*values, *only.values(), *never.values())).rowcount
     return found
+
+
+def _or_leave(connection: sa.Connection) -> str:
+    """How an insert says that rows whose key exists are left alone."""
+    return "OR IGNORE" if connection.dialect.name == "sqlite" else "IGNORE"
 
 
 def _mark(connection: sa.Connection) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from millstream.core.sql import make_tables
+from millstream.mill.joining import groups
 from millstream.mill.manifest_table import (
     MANIFEST_SCHEMA,
     CheckResult,
@@ -30,8 +31,7 @@ from millstream.mill.manifest_writer import ManifestWriter
 __all__ = ["MANIFEST_SCHEMA", "CheckResult", "Event", "Known", "Manifest", "ManifestRow", "manifest_table"]
 
 _manifest = manifest_table
-_CHUNK = 50_000
-_PAGE = 2_000  # of more rows than fit into the processor's cache, columns cost twice as much to make
+_COLUMNS_PAGE = 2_000  # of more rows than fit into the processor's cache, columns cost twice as much to make
 _VARIABLES = 500
 _PAGE = 10_000
 
@@ -57,7 +57,7 @@ class Manifest:
     def get_many(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, ManifestRow]:
         """The rows of *content_ids* that exist, by id."""
         found: dict[str, ManifestRow] = {}
-        for ids in _chunks(content_ids, _VARIABLES):
+        for ids in groups(content_ids, _VARIABLES):
             query = sa.select(_manifest).where(
                 _manifest.c.store == store, _manifest.c.space == space, _manifest.c.content_id.in_(ids)
             )
@@ -90,7 +90,7 @@ class Manifest:
         schema = pa.schema([MANIFEST_SCHEMA.field(name) for name in columns])
         with self._engine.connect() as connection:
             cursor = connection.execute(query).cursor
-            while rows := cursor.fetchmany(_PAGE):  # a row object each would cost more than all the rest
+            while rows := cursor.fetchmany(_COLUMNS_PAGE):  # a row object each would cost more than all the rest
                 yield _to_arrow(rows, schema)
 
     def page(self, store: str, space: str, *, after: str = "", limit: int = 1000) -> Sequence[ManifestRow]:
@@ -167,7 +167,3 @@ def _to_arrow(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBa
 
 def _array(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(column, pa.int8()).cast(kind) if pa.types.is_boolean(kind) else pa.array(column, kind)
-
-
-def _chunks(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    return (values[start : start + size] for start in range(0, len(values), size))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from millstream.mill.bitcheck import ManifestAction, Verdict
+from millstream.mill.joining import groups
 from millstream.mill.manifest_table import CheckResult, Event
 from millstream.mill.manifest_table import manifest_table as _manifest
 
@@ -48,7 +49,7 @@ class ManifestWriter:
 
     def _write(self, statement: Any, values: Sequence[Mapping[str, Any]]) -> None:
         with self._writing, self._engine.begin() as connection:
-            for chunk in _chunks(values, _CHUNK):
+            for chunk in groups(values, _CHUNK):
                 connection.execute(statement, chunk)
 
 
@@ -132,7 +133,3 @@ def _noted_values(result: CheckResult) -> dict[str, Any]:
 
 def _describe(result: CheckResult) -> str:
     return f"{result.row} {result.kind}: {result.detail}"
-
-
-def _chunks(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    return (values[start : start + size] for start in range(0, len(values), size))

@@ -41,7 +41,7 @@ from millstream.stores.protocol import (
 from millstream.stores.ranges import RangeReader, check_range
 from millstream.stores.sidecar import DamagedSidecarError, Description, Sidecar, describe_item, unknown_file
 from millstream.stores.space_files import SpaceFiles
-from millstream.stores.spelling import read_name, spell_name, spellings
+from millstream.stores.spelling import item_paths, read_name, spell_name
 
 _TRIES = 100
 """How often an operation starts again because somebody else changed the same item or folder under its hands."""
@@ -220,13 +220,13 @@ class LocalStore:
             self._descriptions.write(spell_name(space), sidecar, draft)
 
     def _place(self, space: str, content_id: str) -> Place:
-        place = find_place(self._root, _paths(space, content_id))
+        place = find_place(self._root, item_paths(space, content_id))
         if place is None:
             raise self._no_item(space, content_id)
         return place
 
     def _target(self, space: str, content_id: str) -> Place:
-        paths = _paths(space, content_id)
+        paths = item_paths(space, content_id)
         return find_place(self._root, paths) or make_place(self._root, paths)
 
     def _require_space(self, space: str) -> None:
@@ -266,11 +266,6 @@ class LocalStore:
                     f"there is no folder {self._root}: mount its disk, or make the folder where the store is new"
                 )
             yield
-
-
-def _paths(space: str, content_id: str) -> list[tuple[str, ...]]:
-    name = spell_name(check_space(space))
-    return [(name, *path) for path in spellings(check_content_id(content_id))]
 
 
 def _remove_folders(space: Path) -> None:

@@ -28,7 +28,7 @@ from millstream.stores.protocol import (
     StoreUnavailableError,
 )
 from millstream.stores.sidecar import Description, Sidecar, decode_sidecar, describe_item, encode_sidecar, unknown_file
-from millstream.stores.spelling import spell_name, spellings
+from millstream.stores.spelling import item_paths, spell_name
 
 Answer = TypeVar("Answer")
 P = ParamSpec("P")
@@ -96,7 +96,7 @@ class LocalBulk:
             return file.readall()
 
     def _find(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result]:
-        for path in _paths(space, content_id):
+        for path in item_paths(space, content_id):
             folder = folders.get(path[:-1])
             status = None if folder is None else _status(_Target(folder, path[-1]))
             if folder is not None and status is not None and stat.S_ISREG(status.st_mode):
@@ -145,7 +145,7 @@ class LocalBulk:
 
     def _free(self, folders: OpenFolders, space: str, content_id: str) -> _Target:
         """Where the file of an item that is not there yet is to be."""
-        paths = _paths(space, content_id)
+        paths = item_paths(space, content_id)
         free: list[tuple[str, ...]] = []
         for path in paths:
             folder = folders.get(path[:-1])
@@ -185,11 +185,6 @@ class LocalBulk:
 
     def _doing(self, space: str) -> str:
         return f"using the space {space!r} of {self._root}"
-
-
-def _paths(space: str, content_id: str) -> list[tuple[str, ...]]:
-    name = spell_name(space)
-    return [(name, *path) for path in spellings(check_content_id(content_id))]
 
 
 def _status(where: _Target) -> os.stat_result | None:

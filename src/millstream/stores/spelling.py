@@ -11,6 +11,8 @@ import functools
 import re
 from urllib.parse import unquote_to_bytes
 
+from millstream.stores.names import check_content_id
+
 FLAT_FOLDER = "%2F"
 """Holds the ids that are spelled flat. No natural spelling has this name: a "/" never stands inside a segment."""
 
@@ -32,6 +34,12 @@ def spellings(content_id: str) -> tuple[tuple[str, ...], ...]:
     if sum(len(name.encode("utf-8")) + 1 for name in natural) > _LONGEST_PATH:
         return (flat,)
     return natural, flat
+
+
+def item_paths(space: str, content_id: str) -> list[tuple[str, ...]]:
+    """The same paths below a store's folder, that of the *space* before them. Raises :class:`StoreInputError`."""
+    name = spell_name(space)
+    return [(name, *path) for path in spellings(check_content_id(content_id))]
 
 
 def spell_name(text: str) -> str:

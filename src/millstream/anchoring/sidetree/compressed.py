@@ -30,7 +30,11 @@ def unpack(data: bytes, file: str, limit: int, inflation: int) -> dict[str, Any]
     """
     if len(data) > limit:
         raise BatchFileError(f"the {file} has more than {limit:,} bytes")
-    text = inflate(data, file, limit * inflation)
+    return json_object(inflate(data, file, limit * inflation), file)
+
+
+def json_object(text: bytes, file: str) -> dict[str, Any]:
+    """The JSON object *text*, which stands in *file*. Raises :class:`BatchFileError`."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

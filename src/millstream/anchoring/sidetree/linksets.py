@@ -23,7 +23,7 @@ import msgspec
 
 from millstream.anchoring.sidetree.batch_files import WrittenBatch, parse_anchor
 from millstream.anchoring.sidetree.batch_reading import ReadBatch
-from millstream.anchoring.sidetree.compressed import inflate
+from millstream.anchoring.sidetree.compressed import inflate, json_object
 from millstream.anchoring.sidetree.encoding import canonical, check_multihash, multihash_of
 from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
 from millstream.anchoring.sidetree.hashlinks import HashLink, is_hashlink, link_to, parse_hashlink
@@ -119,15 +119,15 @@ def read_linkset(data: bytes) -> Linkset:
     """
     if len(data) > MAX_BYTES:
         raise BatchFileError(f"an anchor linkset has at most {MAX_BYTES:,} bytes")
-    context = _context(_json(data, "anchor linkset"), "anchor linkset")
+    context = _context(json_object(data, "anchor linkset"), "anchor linkset")
     text = _document(context, "original")
-    value = _json(text, "original")
+    value = json_object(text, "original")
     original, name = _context(value, "original"), link_to(_canonical(value)).bare
     if context.get("anchor") != name:
         raise BatchFileError(f"the anchor linkset is of {str(context.get('anchor'))[:60]}, and the original is {name}")
     core = _hashlink(original.get("anchor"), "anchor of the original")
     items = [_item(item) for item in _list(original, "item")]
-    related = _context(_json(_document(context, "related"), "related document"), "related document")
+    related = _context(json_object(_document(context, "related"), "related document"), "related document")
     if related.get("anchor") != name:
         raise BatchFileError("the related document is of another original")
     via = [_hashlink(href, "via") for href in _hrefs(related, "via")]
@@ -178,7 +178,7 @@ def _reply(value: object, name: str, core: HashLink) -> Object:
     href = value.get("href") if isinstance(value, dict) else None
     if not isinstance(href, str):
         raise BatchFileError("'replies' of the anchor linkset are links")
-    credential = _json(_opened(href, "reply"), "reply")
+    credential = json_object(_opened(href, "reply"), "reply")
     subject = credential.get("credentialSubject")
     if not isinstance(subject, dict) or (subject.get("anchor"), subject.get("href")) != (core.bare, name):
         raise BatchFileError("a reply in the anchor linkset is about something else")
@@ -229,16 +229,6 @@ def _hrefs(context: Object, name: str, *, required: bool = True) -> list[str]:
     if not all(isinstance(href, str) for href in found):
         raise BatchFileError(f"each {name!r} of an anchor linkset has an 'href'")
     return [str(href) for href in found]
-
-
-def _json(data: bytes, name: str) -> Object:
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BatchFileError(f"the {name} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise BatchFileError(f"the {name} must be a JSON object")
-    return value
 
 
 def _canonical(value: Object) -> bytes:
