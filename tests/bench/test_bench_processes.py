@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from millstream.bench.processes import cpu_seconds, descendants, on_cores
+from millstream.bench.processes import cpu_seconds, descendants, forget_peaks, on_cores, spark_memory
 from millstream.testing.waiting import until
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
@@ -41,3 +42,14 @@ def test_what_is_started_in_the_block_has_so_many_cores() -> None:
         )
         assert shown.stdout.strip() == b"1"
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_memory_that_was_given_back_before_does_not_count() -> None:
+    held = bytearray(200_000_000)
+    held[:: os.sysconf("SC_PAGE_SIZE")] = bytes(len(held[:: os.sysconf("SC_PAGE_SIZE")]))
+    with_it = spark_memory()["driver MB"]
+    del held
+    assert spark_memory()["driver MB"] > with_it - 50
+    forget_peaks()
+    assert spark_memory()["driver MB"] < with_it - 150

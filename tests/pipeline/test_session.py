@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from millstream.core.message import Message
@@ -179,3 +180,16 @@ def test_a_star_means_the_cores_this_process_may_use() -> None:
 def test_driver_memory_that_java_would_not_understand_is_refused(memory: str) -> None:
     with pytest.raises(PipelineInputError, match="driver memory"):
         SparkOptions(driver_memory=memory)
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_parquet_is_written_in_row_groups_that_leave_the_heap_room(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a gigabyte of heap Parquet's usual 128 MB a core would, beside what Spark sorts, take all."""
+    rows = spark.range(0, 1_500_000, numPartitions=1).selectExpr("sha2(string(id), 256) as digest")
+    rows.write.option("compression", "none").parquet(str(tmp_path / "rows"))
+    (file,) = (tmp_path / "rows").glob("*.parquet")
+    metadata = pq.read_metadata(file)
+    groups = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+    assert sum(groups) > 90_000_000
+    assert max(groups) <= 70 << 20  # two cores share a gigabyte

@@ -21,7 +21,7 @@ from millstream.batching import BatchConfig
 from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.bench.frame import Comparison, Contender, Sample, Size
-from millstream.bench.processes import cpu_seconds, spark_memory
+from millstream.bench.processes import cpu_seconds, forget_peaks, spark_memory
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
@@ -231,6 +231,7 @@ class Work:
         ``CPU s`` is the processor time of the driver, its Java machine and all workers: what the work costs, however
         many cores there were and whatever else they had to do.
         """
+        forget_peaks()
         began, spent = self._clock.monotonic(), cpu_seconds()
         ended: list[float] = []
 

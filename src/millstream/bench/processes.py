@@ -36,13 +36,25 @@ def children(pid: int) -> list[int]:
     return []
 
 
+def forget_peaks() -> None:
+    """Let the most memory that the driver took be counted from now on: what it prepared before is not the job's."""
+    for pid in (os.getpid(), *_java()):
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5", "ascii")  # resets VmHWM (proc_pid_clear_refs(5))
+
+
 def spark_memory() -> dict[str, float]:
-    """The most memory so far, in megabytes, of the driver (Python and Java), and of all Python workers now."""
-    java = [pid for pid in children(os.getpid()) if "java" in _name(pid)]
+    """The most memory in megabytes, since peaks were forgotten, of the driver (Python and Java), and of all Python
+    workers now."""
+    java = _java()
     daemons = [pid for machine in java for pid in children(machine)]
     workers = daemons + [pid for daemon in daemons for pid in children(daemon)]
     peak = sum(_status(pid, "VmHWM") for pid in (os.getpid(), *java))
     return {"driver MB": peak / 1000, "workers MB": sum(_status(pid, "RssAnon") for pid in workers) / 1000}
+
+
+def _java() -> list[int]:
+    return [pid for pid in children(os.getpid()) if "java" in _name(pid)]
 
 
 @contextlib.contextmanager

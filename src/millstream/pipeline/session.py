@@ -25,7 +25,14 @@ _STOPPING, _DUMPING = 20.0, 120.0
 """Seconds that the Java machine has to end, and to write its archive of classes before."""
 
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
-_MEMORY = re.compile(r"[1-9]\d*[kKmMgGtT]")
+_MEMORY = re.compile(r"([1-9]\d*)([kKmMgGtT])")
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+_GROUPS_SHARE = 8
+"""The row groups of Parquet files that all cores write at once take one in so many bytes of the heap (and as much again
+when they are written out); Spark's sorting takes up to half of it."""
+
+_LEAST_GROUP, _MOST_GROUP = 4 << 20, 128 << 20
 
 
 class SparkOptions(msgspec.Struct, frozen=True):
@@ -136,7 +143,20 @@ def cores_of(master: str) -> int | None:
     return int(match.group(2) or 1)
 
 
+def _row_group(memory: str, cores: int | None) -> int:
+    """Bytes that a task gathers for a row group of Parquet, with *memory* shared by *cores*; fixed for executors.
+
+    With Parquet's own 128 MB a core, sorting beside it, a heap of a gigabyte overflows when a job writes a lot.
+    """
+    match = _MEMORY.fullmatch(memory)
+    if cores is None or match is None:
+        return 32 << 20
+    heap = int(match.group(1)) * _UNITS[match.group(2).lower()]
+    return max(_LEAST_GROUP, min(_MOST_GROUP, heap // _GROUPS_SHARE // cores))
+
+
 def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
+    cores = cores_of(options.master)
     confs = {
         "spark.app.name": "millstream",
         "spark.master": options.master,
@@ -150,8 +170,8 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
         "spark.python.daemon.module": "millstream.pipeline.daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.hadoop.parquet.block.size": str(_row_group(options.driver_memory, cores)),
     }
-    cores = cores_of(options.master)
     if cores is not None:
         confs["spark.driver.host"] = confs["spark.driver.bindAddress"] = "127.0.0.1"
         confs["spark.default.parallelism"] = str(cores)
