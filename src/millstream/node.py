@@ -37,6 +37,7 @@ from millstream.log.upkeep import Upkeep
 from millstream.mill.audit_queue import AuditQueue
 from millstream.mill.policy_places import FolderPlace, PolicyPlace, SpacePlace
 from millstream.mill.policy_repository import Policies, PolicyRepository
+from millstream.mill.presence import Presence
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import QueueName
 from millstream.node_mill import MillNode
@@ -307,7 +308,8 @@ class Node(MillNode):
         settings = self.settings
         own = {name for name in settings.store_urls if self._is_new and settings.owns(name)}
         stores = {name: open_provider(url, create=name in own) for name, url in settings.store_urls.items()}
-        return Providers({name: self.audited(name, store) for name, store in stores.items()}, self.clock)
+        audited = {name: self.audited(name, store) for name, store in stores.items()}
+        return Providers(audited, self.clock, presence=Presence(self.manifest, self.clock))
 
     def audited(self, name: str, store: Store, *, user: str = "mill") -> Store:
         """*store*, which the settings call *name*, as *user* changes it: audited where the settings say so."""

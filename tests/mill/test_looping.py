@@ -15,7 +15,7 @@ from millstream.mill.brake import Brake
 from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.errors import ProducerBusyError, ProducerStateError
 from millstream.mill.looping.duplication import DuplicationMorsel
-from millstream.mill.looping.loop import MOST_FAILURES, Outcome
+from millstream.mill.looping.loop import MOST_FAILURES, PATIENCE, Outcome
 from millstream.mill.looping.state import LoopState, Start, decide_start
 from millstream.mill.policy import Pair, Policy
 from millstream.mill.processor import Registry, Sink
@@ -169,7 +169,7 @@ def test_a_pair_of_a_store_that_is_not_configured_is_skipped_and_told(world: Any
     assert {task.destination for task in producer.taken()} == {"2"}
 
 
-def test_a_space_that_cannot_be_listed_holds_no_other_up_and_is_given_up_after_three_runs(
+def test_a_space_that_cannot_be_listed_holds_no_other_up_and_is_given_up_after_three_runs_and_a_day(
     world: Any, tmp_path: Path
 ) -> None:
     for space in ("bad", "good"):
@@ -182,6 +182,8 @@ def test_a_space_that_cannot_be_listed_holds_no_other_up_and_is_given_up_after_t
         run = producer.run()
         assert (run.outcome, run.left, len(run.failures)) == (Outcome.FAILED, 1, 1)
     assert [task.space for task in producer.taken()] == ["good"]
+    assert producer.run().outcome == Outcome.FAILED
+    world.clock.advance(PATIENCE / 1_000_000)
     run = producer.run()
     assert (run.outcome, run.left, run.failures[0].what) == (Outcome.DONE, 0, "bad 1 → 2 of me")
 

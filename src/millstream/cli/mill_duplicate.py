@@ -9,7 +9,7 @@ import click
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_progress import print_tally, progress_bar, work_off
-from millstream.mill.manifest import Event
+from millstream.mill.forgetting import forget_items
 from millstream.mill.producer import duplication_rounds, plan_space_duplication
 from millstream.mill.recorder import record_space
 from millstream.mill.tasks import QueueName
@@ -26,12 +26,17 @@ from millstream.settings import Settings
 def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: bool, as_json: bool) -> int:
     """Copy by policy what differs, until nothing is left to do.
 
-    A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). Exit
-    code 1 if a task died, 5 if a space is held.
+    A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). A store
+    that cannot be listed keeps no other from being copied. Exit code 1 if a task died or a store could not be listed, 5
+    if a space is held.
     """
     dead = held = 0
+    unlisted = dict[str, str]()
     with Node.open(settings) as node:
-        for pairs in duplication_rounds(node.policies, node.providers, space):
+        rounds = duplication_rounds(node.policies, node.providers, space, unlisted=unlisted)
+        for name, error in unlisted.items():
+            click.echo(f"{name}: {error}", err=True)
+        for pairs in rounds:
             queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
             for pair, name in pairs:
                 with progress_bar(not is_terminal()) as progress:
@@ -47,7 +52,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
                 tally = work_off(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
                 print_tally(tally, as_json)
                 dead += tally.dead
-    return 1 if dead else HELD if held else 0
+    return 1 if dead or unlisted else HELD if held else 0
 
 
 @click.command()
@@ -57,11 +62,13 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
 @data_options
 @json_option
 def forget(settings: Settings, store: str, space: str, content_ids: Sequence[str], as_json: bool) -> None:
-    """Record that items were deleted from STORE on purpose, so that their copies may be deleted too."""
+    """Record that items were deleted from STORE on purpose, so that their copies may be deleted too.
+
+    Nothing is recorded where STORE still has one of them.
+    """
     with Node.open(settings) as node:
-        now = node.clock.now()
-        node.manifest.writer.record([Event(store, space, name, now, deleted=True) for name in content_ids])
+        count = forget_items(node.providers, node.manifest, store, space, content_ids)
     if as_json:
-        print_json({"tombstones": len(content_ids)})
+        print_json({"tombstones": count})
     else:
-        click.echo(f"{len(content_ids)} tombstones recorded; `millstream mill duplicate` deletes the copies")
+        click.echo(f"{count} tombstones recorded; `millstream mill duplicate` deletes the copies")

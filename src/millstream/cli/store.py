@@ -70,6 +70,19 @@ def ls(settings: Settings, store_name: str, space: str | None, prefix: str, limi
 @store.command()
 @click.argument("store_name", metavar="STORE")
 @click.argument("space")
+@data_options
+def make(settings: Settings, store_name: str, space: str) -> None:
+    """Make SPACE in STORE, whose folder or bucket must exist.
+
+    A store that should hold items and has no space at all is taken to be away (a disk that is not mounted), and nothing
+    is copied to it: this command says that it is there, and new.
+    """
+    _open(settings, store_name).create_space(space)
+
+
+@store.command()
+@click.argument("store_name", metavar="STORE")
+@click.argument("space")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--prefix", default="", help="Put this before every id, such as 2026/.")
 @click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property; may be given again.")

@@ -93,6 +93,7 @@ def differences(
     Two items are the same where their sizes agree and the manifest has one checksum for both that is no older than the
     source's last change.
     """
+    now = providers.clock.now()
     listed = outer_join(
         providers.entries(pair.source, space, after=after), providers.entries(pair.destination, space, after=after)
     )
@@ -103,7 +104,7 @@ def differences(
         if entries is not None:
             size = entries.left.size if entries.left is not None else 0
             row, copied = (rows.left, rows.right) if rows is not None else (None, None)
-            kind, replaces = compare(entries.left, entries.right, row, copied)
+            kind, replaces = compare(entries.left, entries.right, row, copied, now)
             yield Found(content_id, kind, size, replaces)
 
 
@@ -135,11 +136,12 @@ def survey(providers: Providers, manifest: Manifest, pair: Pair, space: str, *, 
 
 
 def compare(
-    source: Listed | None, copy: Listed | None, row: Recorded | None, copied: Recorded | None
+    source: Listed | None, copy: Listed | None, row: Recorded | None, copied: Recorded | None, now: int | None = None
 ) -> tuple[Difference, bool]:
     """How an item that at least one end lists differs, and whether a copy that is recorded would be replaced.
 
-    *source* and *copy* are what the two ends list, *row* and *copied* what the manifest has of them.
+    *source* and *copy* are what the two ends list, *row* and *copied* what the manifest has of them. A change that is
+    to come after *now* (microseconds) is none: see :func:`is_unchanged`.
     """
     if source is None:
         return (Difference.DELETE if row is not None and row.deleted else Difference.HELD), False
@@ -147,8 +149,16 @@ def compare(
         return Difference.COPY, False
     if row is None or copied is None or row.deleted or copied.deleted:
         return Difference.CHANGE, False
-    unchanged = source.modified is None or source.modified <= row.modified
+    unchanged = is_unchanged(source.modified, row.modified, now)
     alike = row.sha256 is not None and row.sha256 == copied.sha256
     if unchanged and alike and source.size == copy.size:
         return Difference.SAME, False
     return Difference.CHANGE, not (alike and unchanged)
+
+
+def is_unchanged(modified: int | None, recorded: int, now: int | None = None) -> bool:
+    """Whether a listed time of change tells of no change since what is *recorded* (all in microseconds).
+
+    One that lies after *now* comes from a clock that is ahead, and tells nothing.
+    """
+    return modified is None or modified <= recorded or (now is not None and modified > now)

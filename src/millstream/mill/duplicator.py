@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from millstream.mill.brake import Brake, Kind
 from millstream.mill.duplication import Act, Action, End, Record, Side, clean_properties, decide
@@ -12,6 +12,7 @@ from millstream.mill.group_duplication import duplicate_group
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.place import Place
 from millstream.mill.policy import Pair
+from millstream.mill.policy_repository import Policies
 from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
@@ -38,13 +39,22 @@ class DuplicationProcessor:
     The source is only read. Deletes, and copies in the place of other recorded bytes, are made within the budget of
     *brake*, where there is one; a task that it holds is done, and found again once a person approves. What was copied,
     deleted or found in place is recorded in the manifest for the destination; what the manifest says of the source is
-    written by whoever writes to the source.
+    written by whoever writes to the source. *policies* gives the policies as they are now: a task that none of them
+    asks for any more does nothing. Without it every task is done.
     """
 
-    def __init__(self, providers: Providers, manifest: Manifest, brake: Brake | None = None) -> None:
+    def __init__(
+        self,
+        providers: Providers,
+        manifest: Manifest,
+        brake: Brake | None = None,
+        *,
+        policies: Callable[[], Policies] | None = None,
+    ) -> None:
         self._providers = providers
         self._manifest = manifest
         self._brake = brake
+        self._policies = policies
 
     def process(self, task: Duplicate, attempt: int) -> Result:  # noqa: ARG002
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
@@ -52,6 +62,8 @@ class DuplicationProcessor:
         It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything.
         """
         source, destination = self._look(task.source, task), self._look(task.destination, task)
+        if not self._is_asked(task):
+            return Result(f"nothing: no policy asks for {task.space!r} {_pair(task)} any more")
         action = decide(task.space, task.content_id, source, destination, self._record(task, source))
         if action.act in (Act.FAIL, Act.RETRY):
             raise _failure(task, action, source.error or destination.error)
@@ -68,7 +80,12 @@ class DuplicationProcessor:
 
     def process_group(self, tasks: Sequence[Duplicate]) -> Sequence[Result | None]:
         """Those of *tasks* that are small new copies or find nothing to do, where both stores can do many at once."""
-        return duplicate_group(self._providers, self._manifest, tasks)
+        asked = [task for task in tasks if self._is_asked(task)]
+        done = dict(zip(asked, duplicate_group(self._providers, self._manifest, asked), strict=True))
+        return [done.get(task) for task in tasks]
+
+    def _is_asked(self, task: Duplicate) -> bool:
+        return self._policies is None or not task.space or self._policies().asks(task.space, _pair(task))
 
     def _look(self, store: str, task: Duplicate) -> _Ends:
         try:
@@ -108,7 +125,7 @@ class DuplicationProcessor:
         if self._brake is None or kind is None:
             yield None
             return
-        pair = Pair(task.source, task.destination)
+        pair = _pair(task)
         hold = self._brake.spend(pair, task.space, kind)
         try:
             yield hold
@@ -186,6 +203,10 @@ class DuplicationProcessor:
             size=info.size,
             mimetype=info.mimetype,
         )
+
+
+def _pair(task: Duplicate) -> Pair:
+    return Pair(task.source, task.destination)
 
 
 def _failure(task: Duplicate, action: Action, answer: str) -> DuplicationError:

@@ -128,6 +128,12 @@ class Manifest:
         with self._engine.connect() as connection:
             return int(connection.execute(_narrow(query, store, space)).scalar_one())
 
+    def has_items(self, store: str) -> bool:
+        """Whether any row of *store* is live."""
+        query = sa.select(_manifest.c.space).where(_manifest.c.store == store, _manifest.c.deleted.is_(False)).limit(1)
+        with self._engine.connect() as connection:
+            return connection.execute(query).first() is not None
+
     def size(self, store: str, space: str) -> tuple[int, int]:
         """How many live rows a space has, and how many bytes they stand for together."""
         query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_manifest.c.size), 0)).where(

@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.mill.errors import PolicyError
-from millstream.mill.policy import Policy, Warned, parse_accounts, parse_policy, policy_file
+from millstream.mill.policy import Pair, Policy, Warned, parse_accounts, parse_policy, policy_file
 from millstream.mill.policy_places import MAX_BYTES, FolderPlace, PolicyPlace, SpacePlace
 from millstream.stores.protocol import Store, StoreError
 
@@ -27,6 +27,10 @@ class Policies(msgspec.Struct, frozen=True):
 
     by_account: Mapping[str, Policy] = {}
     warnings: Mapping[str, list[Warned]] = {}
+
+    def asks(self, space: str, pair: Pair) -> bool:
+        """Whether the policy of any account asks that *space* is copied between the stores of *pair*."""
+        return any(pair in policy.lookup(space) for policy in self.by_account.values())
 
     def sources(self, space: str) -> frozenset[str]:
         """The stores that are sources of *space* in any account and destinations of it in none."""

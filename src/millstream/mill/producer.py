@@ -15,6 +15,7 @@ from millstream.mill.policy_repository import Policies
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.protocol import StoreError
 
 GROUP = 1000
 """Tasks put on the queue together (seed document: "it will only add 1000 items at a time")."""
@@ -71,25 +72,36 @@ def put_space(providers: Providers, pair: Pair, space: str, queue: WorkQueue) ->
 
 
 def duplication_rounds(
-    policies: Policies, providers: Providers, space: str | None = None
+    policies: Policies, providers: Providers, space: str | None = None, *, unlisted: dict[str, str] | None = None
 ) -> Sequence[Sequence[tuple[Pair, str]]]:
     """What the policies ask to be copied: pairs of stores with a space of at least one of them, in rounds.
 
     A pair whose source is itself a copy (A → B, B → C) comes in a later round than the pair that fills it. With
-    *space*, only that one. Raises :class:`UnknownStoreError` for a pair whose store is not configured.
+    *space*, only that one. Stores that cannot be listed are added to *unlisted*, with the reason, and their pairs left
+    out; without it they are an error. Raises :class:`UnknownStoreError` for a pair whose store is not configured.
     """
+    away = {} if unlisted is None else unlisted
     rounds: dict[int, list[tuple[Pair, str]]] = {}
     for policy in policies.by_account.values():
-        for name in sorted(_spaces(policy, providers) if space is None else {space}):
+        listed = _spaces(policy, providers, None if unlisted is None else away)
+        for name in sorted(listed if space is None else {space}):
             pairs = policy.lookup(name)
             for pair in pairs:
-                rounds.setdefault(_depth(pair, pairs), []).append((pair, name))
+                if pair.source not in away and pair.destination not in away:
+                    rounds.setdefault(_depth(pair, pairs), []).append((pair, name))
     return [list(dict.fromkeys(rounds[depth])) for depth in sorted(rounds)]
 
 
-def _spaces(policy: Policy, providers: Providers) -> set[str]:
-    stores = {store for pair in policy.pairs for store in (pair.source, pair.destination)}
-    return {space for store in stores for space in providers.call(providers[store].spaces)}
+def _spaces(policy: Policy, providers: Providers, unlisted: dict[str, str] | None) -> set[str]:
+    found = set[str]()
+    for store in sorted({store for pair in policy.pairs for store in (pair.source, pair.destination)}):
+        try:
+            found |= set(providers.spaces(store))
+        except StoreError as error:
+            if unlisted is None:
+                raise
+            unlisted[store] = str(error)
+    return found
 
 
 def _depth(pair: Pair, pairs: Sequence[Pair], seen: frozenset[Pair] = frozenset()) -> int:

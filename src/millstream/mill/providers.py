@@ -3,7 +3,7 @@ Processor": "All calls to providers occur within a retry loop")."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from functools import partial
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.place import Place
+from millstream.mill.presence import Presence
 from millstream.stores.bulk import bulk_of
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import Entry, ItemInfo, ItemNotFoundError, SpaceNotFoundError, Store
@@ -27,20 +28,39 @@ QUARANTINE = "x-quarantine"
 class Providers(Mapping[str, Store]):
     """Stores by id. Looking up an id that is not configured raises :class:`UnknownStoreError`.
 
-    *retry* says how often a call is made that fails for a transient reason; its pauses are taken on *clock*.
+    *retry* says how often a call is made that fails for a transient reason; its pauses are taken on *clock*. With
+    *presence* looking up a store that should hold items, and is empty, raises :class:`StoreUnavailableError`; going
+    through all of them does not.
     """
 
-    def __init__(self, stores: Mapping[str, Store], clock: Clock, retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self,
+        stores: Mapping[str, Store],
+        clock: Clock,
+        retry: RetryPolicy | None = None,
+        *,
+        presence: Presence | None = None,
+    ) -> None:
         self._stores = dict(stores)
         self._retry = retry or RetryPolicy()
+        self._presence = presence
         self.clock = clock
 
     def __getitem__(self, store: str) -> Store:
         try:
-            return self._stores[store]
+            found = self._stores[store]
         except KeyError:
             known = ", ".join(sorted(self._stores)) or "none"
             raise UnknownStoreError(f"no store {store!r} is configured (there are: {known})") from None
+        if self._presence is not None:
+            self._presence.require(store, found, lambda: self.call(found.spaces))
+        return found
+
+    def items(self) -> ItemsView[str, Store]:
+        return self._stores.items()
+
+    def values(self) -> ValuesView[Store]:
+        return self._stores.values()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stores)
@@ -70,6 +90,11 @@ class Providers(Mapping[str, Store]):
             found = self.call(lambda: bulk.infos(space, content_ids))
             infos = {info.content_id: info for info in found if isinstance(info, ItemInfo)}
         return [infos.get(name) or self.find(Place(store, space, name)) for name in content_ids]
+
+    def spaces(self, store: str) -> Sequence[str]:
+        """The spaces that *store* lists."""
+        provider = self[store]
+        return self.call(provider.spaces)
 
     def hash(self, place: Place) -> Digests:
         """The size and SHA-256 of the bytes at *place* as they are now."""

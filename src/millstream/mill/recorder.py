@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from millstream.mill.differences import is_unchanged
 from millstream.mill.joining import groups, outer_join
 from millstream.mill.manifest import Event, Known, Manifest
 from millstream.mill.providers import Providers
@@ -25,13 +26,14 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
 
     The checksum is the one that the provider recorded when the bytes arrived, never one of the bytes as they are now:
     rot must not become the record. An item without one is counted and left out. Nothing is taken for deleted because
-    it is not listed: a tombstone comes from whoever deletes (promise P8).
+    it is not listed: a tombstone comes from whoever deletes (promise P8). No item is recorded as of later than now,
+    whatever its provider's clock says: a deletion that is recorded afterwards would be older, and get lost.
     """
     listed = recorded = without = 0
-    for group in groups(_listed(providers, manifest, store, space), 1000):
+    now = providers.clock.now()  # before the listing: who deletes what is listed here does so later
+    for group in groups(_listed(providers, manifest, store, space, now), 1000):
         new = [(name, row) for name, row, known in group if not known]
         infos = providers.find_many(store, space, [name for name, _ in new])
-        now = providers.clock.now()
         found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
         events = [event for event in found if event is not None and event.sha256]
         manifest.writer.record(events)
@@ -42,20 +44,20 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
 
 
 def _listed(
-    providers: Providers, manifest: Manifest, store: str, space: str
+    providers: Providers, manifest: Manifest, store: str, space: str, now: int
 ) -> Iterator[tuple[str, Known | None, bool]]:
     """Each listed id, its row, and whether that row is of this version of the item."""
     for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan_known(store, space)):
         if entry is None:
             continue
         known = row is not None and not row.deleted and row.size == entry.size
-        yield content_id, row, known and row is not None and (entry.modified is None or entry.modified <= row.modified)
+        yield content_id, row, known and row is not None and is_unchanged(entry.modified, row.modified, now)
 
 
 def _event(store: str, space: str, info: ItemInfo | None, row: Known | None, now: int) -> Event | None:
     if info is None:
         return None
-    at = info.modified if info.modified is not None else now
+    at = now if info.modified is None else min(info.modified, now)
     same = row is not None and not row.deleted and row.sha256 == info.checksum()
     size = row.size if same and row is not None else info.size  # the size of damaged bytes is no record
     return Event(store, space, info.content_id, at, info.checksum(), size, info.mimetype)

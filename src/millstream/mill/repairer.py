@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -60,25 +60,30 @@ class Repairer:
 
     def plan(self, space: str, content_id: str) -> RepairPlan:
         """What a repair of this item would do; reads every copy."""
+        return self._plan(space, content_id)[0]
+
+    def _plan(self, space: str, content_id: str) -> tuple[RepairPlan, Mapping[str, Copy]]:
+        """The plan, and what was read, by store."""
         rows = [row for row in self._manifest.replicas(space, content_id) if not row.deleted]
         sums = {row.sha256 for row in rows}
         if not rows:
-            return _refusal("the manifest knows no copy of it, or only deleted ones")
+            return _refusal("the manifest knows no copy of it, or only deleted ones"), {}
         if len(sums) > 1:
-            return _refusal("the manifest has different sums for its copies: duplicate it first")
+            return _refusal("the manifest has different sums for its copies: duplicate it first"), {}
         sources = (self._sources(space) if self._sources else None) or {row.store for row in rows}
-        return plan_repair(sums.pop(), [self._look(row, row.store in sources) for row in rows])
+        copies = [self._look(row, row.store in sources) for row in rows]
+        return plan_repair(sums.pop(), copies), {copy.store: copy for copy in copies}
 
     def repair(self, space: str, content_id: str, reason: str = "") -> Healing:
         """Plan, heal what may be healed, and record what was done and what was not.
 
         Raises :class:`StoreUnavailableError` where a provider does not answer for now.
         """
-        plan = self.plan(space, content_id)
+        plan, seen = self._plan(space, content_id)
         events = [self._event(Place("", space, content_id), refusal) for refusal in plan.reasons]
         try:
             for cure in plan.cures:
-                events.append(self._heal(plan, cure, Place(cure.store, space, content_id), reason))
+                events.append(self._heal(plan, cure, seen[cure.store], Place(cure.store, space, content_id), reason))
         finally:
             self._manifest.writer.apply([_check_result(event) for event in events if event.healed])
             self._log.append(events)
@@ -88,10 +93,11 @@ class Repairer:
         seen = self._checker.observe(Place(row.store, row.space, row.content_id))
         return Copy(row.store, seen.content, seen.provider, source)
 
-    def _heal(self, plan: RepairPlan, cure: Cure, bad: Place, reason: str) -> RepairEvent:
+    def _heal(self, plan: RepairPlan, cure: Cure, seen: Copy, bad: Place, reason: str) -> RepairEvent:
         assert plan.good is not None and plan.sha256 is not None
         try:
             kept = self._keep(bad, reason) if cure.quarantine else None
+            self._require_same(plan, seen, bad, kept)
             self._write(Place(plan.good, bad.space, bad.content_id), bad, plan.sha256)
         except MillstreamError as error:
             if error.transient:
@@ -105,6 +111,17 @@ class Repairer:
             good=plan.good,
             quarantined=kept.content_id if kept else None,
         )
+
+    def _require_same(self, plan: RepairPlan, seen: Copy, bad: Place, kept: Place | None) -> None:
+        """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is no rot."""
+        row = self._manifest.get(bad.store, bad.space, bad.content_id)
+        now = seen.voice
+        if kept is not None and now is not None:
+            info = self._providers.find(kept)
+            now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
+        appeared = seen.content == Answer.MISSING and self._providers.find(bad) is not None
+        if row is None or row.deleted or row.sha256 != plan.sha256 or now != seen.voice or appeared:
+            raise RepairError(f"{bad} was changed while it was repaired, and is left as it is: check it again")
 
     def _keep(self, bad: Place, reason: str) -> Place | None:
         """Keep the bad bytes, as far as they can be read."""

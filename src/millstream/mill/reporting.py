@@ -66,7 +66,7 @@ class Reporter:
             report = self._kept(store, space, since) or made
         if self._anchor is not None:
             self._anchor(report)
-        self._bit_log.purge(store, space, until=made.ended_at)
+        self._bit_log.purge(store, space, until=report.ended_at)
         return report
 
     def _kept(self, store: str, space: str, since: int) -> Report | None:
@@ -92,6 +92,7 @@ class BitReportProcessor:
     def process(self, task: BitReport, attempt: int) -> Result:  # noqa: ARG002
         """Make the report, and check what only now turns out to need it."""
         tally, late = SpaceTally(), list[Checked]()
+        until = self._providers.clock.now()  # what is found from now on is for the next report
         if task.note:
             tally.fail(task.note)
         try:
@@ -110,7 +111,7 @@ class BitReportProcessor:
                 tally.add([late[-1].result])
         except StoreError as error:
             tally.fail(f"the listing broke off: {error}")
-        until, more = self._providers.clock.now(), [one.result for one in late]
+        more = [one.result for one in late]
         made = self._reporter.make(tally, task.store, task.space, since=task.since, until=until)
         report = self._reporter.keep(made, more)
         return Result(

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.mill.looping.loop import Bite
+from millstream.mill.looping.loop import Bite, Failure
 from millstream.mill.looping.space_filter import SpaceFilter
+from millstream.mill.looping.spaces import list_spaces
 from millstream.mill.looping.state import AnyMorsel
 from millstream.mill.manifest import Manifest
 from millstream.mill.providers import Providers, is_system
@@ -69,12 +70,12 @@ class BitNibbler:
         self._providers, self._manifest, self._clock = providers, manifest, clock
         self._queue, self._reports = queue, reports
         self._spaces, self._account, self._skip = spaces, account, skip
+        self.unlisted: Sequence[Failure] = ()
 
     def morsels(self) -> Sequence[BitMorsel]:
         """Every space that a store lists or the manifest knows, but for those of the system."""
-        known = set(self._manifest.spaces())
-        for store in self._providers:
-            known |= {(store, space) for space in self._providers.call(self._providers[store].spaces)}
+        listed, self.unlisted = list_spaces(self._providers, self._manifest, self._providers)
+        known = {(store, space) for store, spaces in listed.items() for space in spaces} | set(self._manifest.spaces())
         return [
             BitMorsel(store=store, space=space)
             for store, space in sorted(known)
@@ -104,6 +105,7 @@ class BitNibbler:
             queued=marker is None,
             open_ranges=(*morsel.open_ranges, (ids[0], ids[-1])) if ids else morsel.open_ranges,
             failures=0,
+            failing_since=None,
         )
         return Bite(left, len(names))
 

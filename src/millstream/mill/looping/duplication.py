@@ -7,15 +7,16 @@ task, and the state of both ends decides when it is processed, so a task that co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice, zip_longest
 
 import msgspec
 
 from millstream.mill.brake import Brake
 from millstream.mill.differences import Difference, Plan, differences, survey
-from millstream.mill.looping.loop import Bite
+from millstream.mill.looping.loop import Bite, Failure
 from millstream.mill.looping.space_filter import SpaceFilter
+from millstream.mill.looping.spaces import list_spaces
 from millstream.mill.looping.state import AnyMorsel
 from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair, Policy
@@ -50,13 +51,14 @@ class DuplicationMorsel(AnyMorsel, frozen=True, kw_only=True):
 
 
 class DuplicationNibbler:
-    """Puts duplication tasks of *policies*, as they are when a loop begins, on *queue*.
+    """Puts duplication tasks of *policies* on *queue*. What a policy begins to ask for has its turn in the next loop.
 
     Without *brake* nothing is held. With *only_differences* items that are the same at both ends are left out; without
     it everything is put on the queue, as the document has it. Of *spaces* the store is the source.
 
     ``held`` are the plans that the brake has held, and those with items that only the destination has, of which no
-    deletion is recorded; ``skipped`` are pairs of which a store is not configured.
+    deletion is recorded; ``skipped`` are pairs of which a store is not configured, and ``dropped`` is what was left of
+    the loop when somebody took its pair out of the policy.
     """
 
     def __init__(
@@ -74,23 +76,30 @@ class DuplicationNibbler:
         self._brake, self._only_differences, self._spaces = brake, only_differences, spaces
         self.held: list[Plan] = []
         self.skipped: list[Pair] = []
+        self.dropped: list[DuplicationMorsel] = []
+        self.unlisted: Sequence[Failure] = ()
 
     def morsels(self) -> Sequence[DuplicationMorsel]:
         """Every pair of stores of every space that a policy names, one of each account after the other."""
         policies = self._policies().by_account
-        listed = self._listed(policies.values())
+        stores = {store for one in policies.values() for pair in one.pairs for store in _stores(pair)}
+        listed, self.unlisted = list_spaces(self._providers, self._manifest, stores & set(self._providers))
         each = [list(self._of(account, policy, listed)) for account, policy in policies.items()]
         taken = chain.from_iterable(zip_longest(*each))
         return [morsel for morsel in taken if morsel is not None]
 
     def nibble(self, morsel: DuplicationMorsel, started_at: int) -> Bite[DuplicationMorsel]:  # noqa: ARG002
-        """All deletes, or else the next items."""
+        """All deletes, or else the next items; nothing where the policy does not ask for it any more."""
+        policy = self._policies().by_account.get(morsel.account)
+        if policy is None or morsel.pair not in policy.lookup(morsel.space):
+            self.dropped.append(morsel)
+            return Bite(None)
         if not morsel.deletes_done:
             return self._deletes(morsel)
         names, marker = self._next(morsel)
         put_items(morsel.pair, morsel.space, names, self._queue)
         if marker is not None:
-            return Bite(msgspec.structs.replace(morsel, marker=marker, failures=0), len(names))
+            return Bite(msgspec.structs.replace(morsel, marker=marker, failures=0, failing_since=None), len(names))
         about_space = put_space(self._providers, morsel.pair, morsel.space, self._queue)
         return Bite(None, len(names) + about_space)
 
@@ -123,12 +132,6 @@ class DuplicationNibbler:
             if len(names) == GROUP or number == LOOKED_AT:
                 return names, one.name
         return names, None
-
-    def _listed(self, policies: Iterable[Policy]) -> Mapping[str, frozenset[str]]:
-        """The spaces of every configured store that a policy names."""
-        stores = {store for one in policies for pair in one.pairs for store in _stores(pair)}
-        chosen = stores & set(self._providers)
-        return {store: frozenset(self._providers.call(self._providers[store].spaces)) for store in chosen}
 
     def _of(self, account: str, policy: Policy, listed: Mapping[str, frozenset[str]]) -> Iterator[DuplicationMorsel]:
         self.skipped += [pair for pair in policy.pairs if not listed.keys() >= _stores(pair)]

@@ -11,12 +11,24 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.mill.errors import UnknownStoreError
-from millstream.mill.looping.state import LoopState, Morsel, Start, StateFile, decide_start
+from millstream.mill.looping.state import (
+    DAY,
+    LoopState,
+    Morsel,
+    Start,
+    StateFile,
+    decide_start,
+    first_start,
+    next_start,
+)
 from millstream.queue.protocol import WorkQueue
 from millstream.stores.protocol import StoreError
 
 MOST_FAILURES = 3
 """Runs in which a morsel may fail before its loop goes on without it."""
+
+PATIENCE = DAY
+"""For how long it may fail at least (microseconds): a disk that is away for an hour must not cost a loop of a month."""
 
 
 class Outcome(enum.StrEnum):
@@ -42,8 +54,20 @@ class Bite(msgspec.Struct, Generic[Morsel], frozen=True):
     moved: bool = True
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """A morsel that failed, or a store that could not be listed, in words, and of what."""
+
+    what: str
+    error: str
+
+
 class Nibbler(Protocol[Morsel]):
     """What is different between producers."""
+
+    @property
+    def unlisted(self) -> Sequence[Failure]:
+        """The stores whose spaces :meth:`morsels` could not list; what is known of them is in the loop all the same."""
+        ...
 
     def morsels(self) -> Sequence[Morsel]:
         """All there is to do in a new loop, in the order in which it should have its turn."""
@@ -61,13 +85,6 @@ class Nibbler(Protocol[Morsel]):
         ...
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """A morsel that failed, in words, and of what."""
-
-    what: str
-    error: str
-
-
 class Run(msgspec.Struct):
     """What one run did. ``left`` morsels are not finished; ``next_at`` is when the next loop is due (microseconds)."""
 
@@ -81,8 +98,8 @@ class Run(msgspec.Struct):
 class Loop(Generic[Morsel]):
     """A looping producer on *queue*, with its state in *file*.
 
-    A loop begins every *frequency* microseconds. A run ends when *queue* has *most* open tasks or more. *on_progress*
-    is called after each bite with the run so far.
+    A loop begins every *frequency* microseconds, with *start* at so many microseconds after midnight (UTC). A run ends
+    when *queue* has *most* open tasks or more. *on_progress* is called after each bite with the run so far.
     """
 
     def __init__(
@@ -94,10 +111,11 @@ class Loop(Generic[Morsel]):
         *,
         frequency: int,
         most: int,
+        start: int | None = None,
         on_progress: Callable[[Run], None] | None = None,
     ) -> None:
         self._file, self._nibbler, self._queue, self._clock = file, nibbler, queue, clock
-        self._frequency, self._most, self._on_progress = frequency, most, on_progress
+        self._frequency, self._most, self._start, self._on_progress = frequency, most, start, on_progress
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> Run:
         """Go on with the loop, or begin one that is due, until the queue is full, or *stopping* says so.
@@ -106,16 +124,20 @@ class Loop(Generic[Morsel]):
         """
         with self._file.alone():
             state, now = self._file.load(), self._clock.now()
+            if self._start is not None and state.started_at is None and state.next_at is None and self._frequency > 0:
+                state.next_at = first_start(now, self._start)
+                self._file.save(state)
             start = decide_start(state, now, self._frequency)
             if start in (Start.NOT_DUE, Start.OFF):
                 return Run(Outcome.NOT_DUE, next_at=state.next_at)
             if start == Start.BEGIN:
                 state = LoopState([*self._nibbler.morsels()], started_at=now)
                 self._file.save(state)
-            run = Run()
+            run = Run(failures=list(self._nibbler.unlisted))
             run.outcome = self._work(state, run, stopping)
             if run.outcome == Outcome.DONE:
-                state.started_at, state.next_at = None, (state.started_at or now) + self._frequency
+                due = next_start(state.started_at or now, self._frequency, self._start) if self._frequency > 0 else None
+                state.started_at, state.next_at = None, due
                 self._file.save(state)
             run.left, run.next_at = len(state.morsels), state.next_at
             return run
@@ -152,8 +174,10 @@ class Loop(Generic[Morsel]):
     def _after_failure(self, morsel: Morsel, state: LoopState[Morsel], run: Run, error: Exception) -> list[Morsel]:
         """Note the failure; what is left for the next run."""
         run.failures.append(Failure(str(morsel), str(error)))
-        if morsel.failures + 1 < MOST_FAILURES:
-            return [msgspec.structs.replace(morsel, failures=morsel.failures + 1)]
+        now = self._clock.now()
+        since = now if morsel.failing_since is None else morsel.failing_since
+        if morsel.failures + 1 < MOST_FAILURES or now - since < min(PATIENCE, self._frequency):
+            return [msgspec.structs.replace(morsel, failures=morsel.failures + 1, failing_since=since)]
         self._nibbler.give_up(morsel, state.started_at or 0, str(error))
         return []
 

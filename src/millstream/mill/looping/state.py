@@ -16,9 +16,11 @@ from millstream.mill.errors import ProducerBusyError, ProducerStateError
 
 
 class AnyMorsel(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to do for one space. ``failures`` counts the runs in which it could not be gone on with."""
+    """What is left to do for one space. ``failures`` counts the runs in which it could not be gone on with, since
+    ``failing_since`` (microseconds, UTC)."""
 
     failures: int = 0
+    failing_since: int | None = None
 
 
 Morsel = TypeVar("Morsel", bound=AnyMorsel)
@@ -57,6 +59,29 @@ def decide_start(state: LoopState[Morsel], now: int, frequency: int) -> Start:
     if state.next_at is not None and state.next_at > now:
         return Start.NOT_DUE
     return Start.BEGIN
+
+
+DAY = 24 * 3600 * 1_000_000
+"""Microseconds in a day."""
+
+GRACE = 600 * 1_000_000
+"""Microseconds after a time of day in which a first loop still begins on the same day (reference mill §1.5)."""
+
+
+def first_start(now: int, start: int) -> int:
+    """When the first loop begins that is to begin at *start* microseconds after midnight (UTC), asked at *now*."""
+    return now - GRACE + (start - now + GRACE) % DAY
+
+
+def next_start(started_at: int, frequency: int, start: int | None) -> int:
+    """When the loop after the one that began at *started_at* is due.
+
+    With a time of day, *start*, loops do not move away from it, however late after it each of them is looked for.
+    """
+    if start is None:
+        return started_at + frequency
+    due = started_at - (started_at - start) % DAY
+    return due + frequency * ((started_at - due) // frequency + 1)
 
 
 class StateFile(Generic[Morsel]):

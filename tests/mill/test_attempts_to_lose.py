@@ -1,0 +1,209 @@
+"""Ways in which content or a failure could get lost between two parts of the mill that each do right by themselves."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mill_looping import TO_2, TO_3, Producer, fill, numbered, one_policy, stale
+
+from millstream.core.clock import VirtualClock
+from millstream.mill.bit_log import BitLog
+from millstream.mill.brake import Brake
+from millstream.mill.checker import Checker
+from millstream.mill.differences import Difference, differences
+from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.errors import UnknownStoreError
+from millstream.mill.forgetting import NotDeletedError, forget_items
+from millstream.mill.looping.loop import Outcome
+from millstream.mill.manifest import CheckResult, Event
+from millstream.mill.place import Place
+from millstream.mill.policy import Policy
+from millstream.mill.policy_repository import Policies
+from millstream.mill.recorder import record_space
+from millstream.mill.repair_log import RepairLog
+from millstream.mill.repairer import Repairer
+from millstream.mill.report_folder import ReportFolder
+from millstream.mill.reporting import BitReportProcessor, Reporter
+from millstream.mill.tasks import BitReport, Duplicate
+from millstream.stores import LocalStore, MemoryStore
+from millstream.testing.damage import flip_bit, remove
+from millstream.testing.faulty_store import StoreWrapper
+
+AHEAD = 3600.0
+
+
+def test_p8_an_item_that_is_still_there_is_not_recorded_as_deleted(world: Any) -> None:
+    for name in ("a", "b"):
+        world.put(Place("1", "s", name))
+    with pytest.raises(NotDeletedError, match=r"'b' is still in space 's' of store '1': delete it there first"):
+        forget_items(world.providers, world.manifest, "1", "s", ["gone", "b"])
+    assert world.manifest.get("1", "s", "gone") is None
+    with pytest.raises(UnknownStoreError, match="no store '9' is configured"):
+        forget_items(world.providers, world.manifest, "9", "s", ["gone"])
+    world.stores["1"].delete("s", "a")
+    assert forget_items(world.providers, world.manifest, "1", "s", ["a", "a", "gone"]) == 2
+    assert world.manifest.get("1", "s", "a").deleted
+
+
+def test_a_deletion_counts_however_far_ahead_the_provider_s_clock_is(world: Any) -> None:
+    ahead = VirtualClock(world.clock.now() + int(AHEAD * 1_000_000))
+    world.stores["1"] = MemoryStore("1", clock=ahead)
+    world.put(Place("1", "s", "a"), record=False)
+    record_space(world.providers, world.manifest, "1", "s")
+    assert record_space(world.providers, world.manifest, "1", "s").recorded == 0
+    world.clock.advance(1)
+    world.stores["1"].delete("s", "a")
+    world.manifest.writer.record([Event("1", "s", "a", world.clock.now(), deleted=True)])
+    assert world.manifest.get("1", "s", "a").deleted
+
+
+def test_a_tombstone_is_never_older_than_the_row_it_replaces(world: Any) -> None:
+    world.manifest.writer.record([Event("1", "s", "a", world.clock.now() + 10**9, "ff", 1)])
+    world.stores["1"].create_space("s")
+    forget_items(world.providers, world.manifest, "1", "s", ["a"])
+    assert world.manifest.get("1", "s", "a").deleted
+
+
+def test_a_change_in_the_future_is_no_change_until_it_comes(world: Any) -> None:
+    ahead = VirtualClock(world.clock.now() + int(AHEAD * 1_000_000))
+    world.stores["1"] = MemoryStore("1", clock=ahead)
+    world.put(Place("1", "s", "a"), record=False)
+    record_space(world.providers, world.manifest, "1", "s")
+    world.put(Place("2", "s", "a"))
+    kinds = lambda: [one.kind for one in differences(world.providers, world.manifest, TO_2, "s")]  # noqa: E731
+    assert kinds() == [Difference.SAME]
+    world.clock.advance(AHEAD + 1)
+    assert kinds() == [Difference.CHANGE]
+
+
+def test_p8_a_pair_that_leaves_the_policy_in_mid_loop_is_left_alone_from_then_on(world: Any, tmp_path: Path) -> None:
+    fill(world, "1", "s", numbered(1500))
+    gone = stale(world, "s", 3, "3")
+    producer = Producer(world, tmp_path, one_policy(TO_2, TO_3), most=1000)
+    assert producer.run().outcome == Outcome.QUEUE_FULL
+    assert {task.destination for task in producer.taken()} == {"2"}
+    producer.policies = Policies({"me": Policy("me", {}, (TO_2,))})
+    assert producer.run().outcome == Outcome.DONE
+    assert {task.destination for task in producer.taken()} == {"2"}
+    assert [(morsel.space, morsel.pair) for morsel in producer.nibbler.dropped] == [("s", TO_3)]
+    assert all(world.has(Place("3", "s", name)) for name in gone)
+
+
+def test_p8_a_task_from_before_a_policy_changed_deletes_and_copies_nothing(world: Any) -> None:
+    policies = Policies({"me": Policy("me", {"s": (TO_2,)})})
+    processor = DuplicationProcessor(world.providers, world.manifest, policies=lambda: policies)
+    world.put(Place("1", "s", "new"))
+    for store in "23":
+        world.put(Place(store, "s", "old"))
+    world.record(Place("1", "s", "old"), None, deleted=True)
+    assert processor.process(Duplicate("1", "3", "s", "old"), 1).summary == (
+        "nothing: no policy asks for 's' 1 → 3 any more"
+    )
+    assert processor.process_group([Duplicate("1", "3", "s", "new")] * 2) == [None, None]
+    assert processor.process(Duplicate("1", "3", "s", "new"), 1).events == ()
+    assert world.has(Place("3", "s", "old")) and not world.has(Place("3", "s", "new"))
+    assert processor.process(Duplicate("1", "2", "s", "old"), 1).summary.startswith("D19")
+
+
+def test_two_producers_and_workers_at_once_delete_no_more_than_one_budget(world: Any, tmp_path: Path) -> None:
+    brake = Brake(world.engine, world.clock, world.manifest.count)
+    for store in "12":
+        fill(world, store, "s", numbered(20))
+    gone = stale(world, "s", 90)
+    producers = [Producer(world, tmp_path / name, one_policy(), brake=brake) for name in ("a", "b")]
+    for producer in producers:  # as if two nodes shared a database: each believes that it is alone
+        producer.run()
+    tasks = producers[0].taken()
+    assert len(tasks) == 2 * (20 + 90)
+    processor = DuplicationProcessor(world.providers, world.manifest, brake)
+    for task in tasks:
+        world.manifest.writer.record(processor.process(task, 1).events)
+    more = [f"later {number}" for number in range(30)]
+    fill(world, "2", "s", more)
+    for name in more:
+        world.record(Place("1", "s", name), None, deleted=True)
+        world.manifest.writer.record(processor.process(Duplicate("1", "2", "s", name), 1).events)
+    left = [name for name in {*gone, *more} if world.has(Place("2", "s", name))]
+    assert len(left) == 20
+    assert brake.holds()[0].deletes == 20
+
+
+class _Meddled(StoreWrapper):
+    """A store whose item is written by somebody else between the vote and the healing."""
+
+    def __init__(self, store: Any, meddle: Any) -> None:
+        super().__init__(store)
+        self._meddle, self.armed = meddle, False
+
+    def after(self, call: Any) -> None:
+        if self.armed and call.method in ("open", "info"):
+            self.armed = False
+            self._meddle()
+
+
+@pytest.mark.parametrize("damage", [flip_bit, remove])
+def test_p8_a_repair_does_not_undo_what_somebody_wrote_meanwhile(new_world: Any, tmp_path: Path, damage: Any) -> None:
+    world = new_world({name: LocalStore(tmp_path / name) for name in "123"})
+    for store in "123":
+        world.put(Place(store, "s", "a"), b"the old bytes")
+    real = world.stores["2"]
+    damage(real.path_of("s", "a"))
+    good = _Meddled(world.stores["3"], lambda: real.put("s", "a", io.BytesIO(b"new bytes of a user")))
+    world.stores["3"] = good  # it is looked at last: what is written then, the vote has not seen
+    good.armed = True
+    repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
+    healing = repairer.repair("s", "a")
+    assert healing.healed == 0
+    assert "was changed while it was repaired" in healing.refused[0].reason
+    assert world.read(Place("2", "s", "a")) == b"new bytes of a user"
+
+
+def test_p9_what_is_found_while_a_report_is_made_is_in_the_next_one(world: Any, tmp_path: Path) -> None:
+    for name in "ab":
+        world.put(Place("1", "s", name))
+    bit_log, folder = BitLog(world.engine), ReportFolder(tmp_path)
+    checker, since = Checker(world.providers, world.manifest), world.clock.now()
+    bit_log.append([checker.check(Place("1", "s", name)).result for name in "ab"])
+    found = checker.check(Place("1", "s", "a")).result
+
+    class Late(StoreWrapper):
+        def after(self, call: Any) -> None:
+            """A redriven check ends behind the place where the report has come to."""
+            if call.method == "entries":
+                world.clock.advance(5)
+                bit_log.append([_failed(found, world.clock.now())])
+                world.clock.advance(5)
+
+    world.stores["1"] = Late(world.stores["1"])
+    processor = BitReportProcessor(world.providers, world.manifest, bit_log, checker, Reporter(folder, bit_log))
+    processor.process(BitReport("1", "s", since, 2), 1)
+    assert [result.verdict for result in bit_log.results("1", "s")] == ["FAILURE"]
+
+
+def test_a_report_that_is_kept_again_after_its_worker_died_forgets_no_check_of_the_next_loop(
+    world: Any, tmp_path: Path
+) -> None:
+    world.put(Place("1", "s", "a"))
+    bit_log, folder = BitLog(world.engine), ReportFolder(tmp_path)
+    checker, since = Checker(world.providers, world.manifest), world.clock.now()
+    bit_log.append([checker.check(Place("1", "s", "a")).result])
+    processor = BitReportProcessor(world.providers, world.manifest, bit_log, checker, Reporter(folder, bit_log))
+    world.clock.advance(1)
+    processor.process(BitReport("1", "s", since, 1), 1)
+    world.clock.advance(60)
+    bit_log.append([checker.check(Place("1", "s", "a")).result])
+    world.clock.advance(60)
+    processor.process(BitReport("1", "s", since, 1), 2)
+    assert bit_log.count("1", "s") == 1
+    assert len(list(folder.reports("1", "s"))) == 1
+
+
+def _failed(result: CheckResult, at: int) -> CheckResult:
+    from msgspec.structs import replace
+
+    from millstream.mill.bitcheck import Verdict
+
+    return replace(result, verdict=Verdict.FAILURE, row="B3", kind="sour", checked_at=at)

@@ -1,0 +1,169 @@
+"""A disk that is not mounted: nothing is taken for deleted, nothing is copied onto the disk below, no other waits."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mill_looping import TO_2, TO_3, Bits, Producer, one_policy, take
+
+from millstream.cli.main import run
+from millstream.mill.looping.loop import MOST_FAILURES, PATIENCE, Outcome
+from millstream.mill.place import Place
+from millstream.mill.presence import SECONDS, Presence
+from millstream.mill.providers import Providers
+from millstream.stores import LocalStore, StoreUnavailableError
+from millstream.testing.faulty_store import UnavailableStore
+
+Run = Callable[..., tuple[int, list[Any], str]]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A node with three stores, whose policy copies from "one" to the others, and three items."""
+    folder = tmp_path / "node"
+    (folder / "policies").mkdir(parents=True)
+    stores = [f'[stores.{name}]\nurl = "file://{tmp_path}/{name}"\n' for name in ("one", "two", "three")]
+    (folder / "millstream.toml").write_text("\n".join(stores))
+    (folder / "policies" / "duplication-accounts.json").write_text('["me"]')
+    policy = {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": copy} for copy in ("two", "three")]}
+    (folder / "policies" / "me-duplication-policy.json").write_text(json.dumps(policy))
+    for name in ("one", "two", "three"):
+        LocalStore(tmp_path / name)
+    source = LocalStore(tmp_path / "one")
+    source.create_space("s")
+    for name in "abc":
+        source.put("s", name, io.BytesIO(name.encode() * 100))
+    return folder
+
+
+@pytest.fixture
+def millstream(data: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs a command; its exit code, what it printed as JSON, and its complaints."""
+
+    def call(*arguments: str) -> tuple[int, list[Any], str]:
+        code = run([*arguments, "--data", str(data)])
+        printed = capsysbinary.readouterr()
+        lines = printed.out.splitlines() if "--json" in arguments else []
+        return code, [json.loads(line) for line in lines], printed.err.decode()
+
+    return call
+
+
+def unmount(folder: Path) -> Path:
+    """Leave an empty folder in the place of *folder*, as an unmounted disk does; where it is now is returned."""
+    away = folder.with_name(f"{folder.name}-away")
+    folder.rename(away)
+    folder.mkdir()
+    return away
+
+
+def mount(folder: Path) -> None:
+    folder.rmdir()
+    folder.with_name(f"{folder.name}-away").rename(folder)
+
+
+def test_p8_an_empty_mount_point_is_neither_filled_nor_taken_for_a_loss(
+    data: Path, tmp_path: Path, millstream: Run
+) -> None:
+    assert millstream("mill", "duplicate")[0] == 0
+    unmount(tmp_path / "two")
+    LocalStore(tmp_path / "one").put("s", "d", io.BytesIO(b"new"))
+    code, _, complaint = millstream("mill", "duplicate", "--json")
+    assert code == 1
+    assert "two: the store 'two'" in complaint and "is its disk mounted?" in complaint
+    assert len(LocalStore(tmp_path / "three").entries("s")) == 4
+    code, reports, _ = millstream("mill", "check", "--json")
+    assert code == 1
+    assert {(r["store"], r["result"]) for r in reports} == {
+        ("one", "SUCCESS"), ("two", "INCOMPLETE"), ("three", "SUCCESS"),
+    }  # fmt: skip
+    assert millstream("mill", "repair")[0] == 0
+    assert list((tmp_path / "two").iterdir()) == []
+    mount(tmp_path / "two")
+    assert millstream("mill", "duplicate")[0] == 0
+    assert millstream("mill", "check")[0] == 0
+
+
+def test_p8_an_empty_source_deletes_nothing_and_stops_nothing_else(data: Path, tmp_path: Path, millstream: Run) -> None:
+    assert millstream("mill", "duplicate")[0] == 0
+    unmount(tmp_path / "one")
+    code, made, complaint = millstream("mill", "produce", "duplication", "--once", "--json")
+    assert (code, made[-1]["tasks"], made[-1]["left"]) == (1, 0, 2)
+    assert all("is its disk mounted?" in failure["error"] for failure in made[-1]["failures"])
+    assert complaint == ""
+    mount(tmp_path / "one")
+    code, made, _ = millstream("mill", "produce", "duplication", "--once", "--json")
+    assert (code, made[-1]["tasks"]) == (0, 6)
+
+
+def test_a_new_disk_is_filled_once_somebody_says_that_it_is_new(data: Path, tmp_path: Path, millstream: Run) -> None:
+    assert millstream("mill", "duplicate")[0] == 0
+    shutil.rmtree(unmount(tmp_path / "two"))
+    assert millstream("mill", "duplicate")[0] == 1
+    assert millstream("store", "make", "two", "s")[0] == 0
+    assert millstream("mill", "duplicate")[0] == 0
+    assert len(LocalStore(tmp_path / "two").entries("s")) == 3
+
+
+def test_a_folder_that_was_never_made_is_named_with_what_to_do(data: Path, tmp_path: Path, millstream: Run) -> None:
+    (tmp_path / "three").rmdir()
+    code, _, complaint = millstream("mill", "duplicate")
+    assert code == 1
+    assert f"three: there is no folder {tmp_path}/three: mount its disk, or make the folder" in complaint
+    assert not (tmp_path / "three").exists()
+    assert len(LocalStore(tmp_path / "two").entries("s")) == 3
+
+
+def test_presence_is_asked_for_every_few_seconds(world: Any) -> None:
+    providers = Providers(world.stores, world.clock, presence=Presence(world.manifest, world.clock))
+    assert providers.spaces("1") == []  # nothing should be there
+    world.put(Place("1", "s", "a"))
+    world.stores["1"].delete("s", "a")
+    world.stores["1"].delete_space("s")
+    assert providers["1"] is world.stores["1"]
+    world.clock.advance(SECONDS)
+    with pytest.raises(StoreUnavailableError, match="the store '1' at memory://1 is empty"):
+        providers["1"]
+    assert [name for name, _ in providers.items()] == ["1", "2", "3"]
+    world.stores["1"].create_space("any")
+    assert providers["1"].spaces() == ["any"]
+
+
+def test_a_store_that_is_away_fails_its_own_spaces_for_a_day_and_holds_no_other_up(world: Any, tmp_path: Path) -> None:
+    for store in "12":
+        world.put(Place(store, "s", "a"))
+    away = world.stores["2"]
+    world.stores["2"] = UnavailableStore(away)
+    producer = Producer(world, tmp_path, one_policy(TO_2, TO_3))
+    run = producer.run()
+    assert (run.outcome, run.left, run.failures[0].what) == (Outcome.FAILED, 1, "the spaces of store '2'")
+    assert {task.destination for task in producer.taken()} == {"3"}
+    for _ in range(2 * MOST_FAILURES):
+        assert producer.run().outcome == Outcome.FAILED
+    world.clock.advance(PATIENCE / 1_000_000 / 2)
+    assert producer.run().outcome == Outcome.FAILED
+    world.stores["2"] = away
+    assert producer.run().outcome == Outcome.DONE
+    assert [task.content_id for task in producer.taken()] == ["a"]
+
+
+def test_checks_of_a_store_that_is_away_are_made_when_it_is_back(world: Any, tmp_path: Path) -> None:
+    for store in "12":
+        world.put(Place(store, "s", "a"))
+    away = world.stores["2"]
+    world.stores["2"] = UnavailableStore(away)
+    bits = Bits(world, tmp_path)
+    run = bits.run()
+    assert [failure.what for failure in run.failures] == ["the spaces of store '2'", "2/s"]
+    assert [task.store for task in take(bits.queue)] == ["1"]
+    world.stores["2"] = away
+    bits.run()
+    assert [task.store for task in take(bits.queue)] == ["2"]
+    assert bits.run().outcome == Outcome.DONE
+    assert sorted(report.store for report in take(bits.reports)) == ["1", "2"]
