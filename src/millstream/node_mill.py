@@ -30,6 +30,7 @@ from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNi
 from millstream.mill.looping.loop import Loop, Run
 from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.looping.state import StateFile
+from millstream.mill.looping.statistics import StatisticsMorsel, StatisticsNibbler
 from millstream.mill.manifest import CheckResult, Manifest
 from millstream.mill.monitor import Monitor
 from millstream.mill.notices import Command, Mail, Receiver, WebHook
@@ -201,7 +202,7 @@ class MillNode(abc.ABC):
         policies = Refreshed(PolicyRepository(self.policy_place), self.clock)
         receivers = _receivers(self.settings.mill.alarms)
         processors: dict[type[Any], Processor] = {
-            Duplicate: DuplicationProcessor(providers, manifest, self.brake),
+            Duplicate: DuplicationProcessor(providers, manifest, self.brake, policies=policies),
             BitCheck: BitCheckProcessor(checker),
             BitError: BitErrorProcessor(checker, self.repairer, self.audit_trail),
             BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, self.reporter),
@@ -237,7 +238,7 @@ class MillNode(abc.ABC):
         """The looping duplication producer of *spaces*; with *only_differences* it leaves out what is the same."""
         queue, settings = self.queue(QueueName.DUPLICATION_LOW), self.settings.mill.produce
         nibbler = DuplicationNibbler(
-            PolicyRepository(self.policy_place).load,
+            Refreshed(PolicyRepository(self.policy_place), self.clock),
             self.providers,
             self.manifest,
             queue,
@@ -265,6 +266,19 @@ class MillNode(abc.ABC):
         file = StateFile(self.folder / "producers" / "bits.json", BitMorsel)
         limits = {"frequency": settings.bits_frequency, "most": settings.bits_most}
         return Loop(file, nibbler, queue, self.clock, on_progress=on_progress, **limits)
+
+    def statistics_loop(
+        self, spaces: SpaceFilter, *, on_progress: Callable[[Run], None] | None = None
+    ) -> Loop[StatisticsMorsel]:
+        """The looping producer of the storage statistics of *spaces*."""
+        queue, settings = self.queue(QueueName.STORAGE_STATISTICS), self.settings.mill.produce
+        account = self.settings.mill.account
+        nibbler = StatisticsNibbler(self.manifest, self.statistics, queue, spaces=spaces, account=account)
+        file = StateFile(self.folder / "producers" / "statistics.json", StatisticsMorsel)
+        return Loop(
+            file, nibbler, queue, self.clock, frequency=settings.statistics_frequency, most=settings.statistics_most,
+            start=settings.statistics_start_time, on_progress=on_progress,
+        )  # fmt: skip
 
     def monitor(self, *names: QueueName) -> Monitor:
         """Watches the queues *names*, and tells whom the settings name of alarms."""

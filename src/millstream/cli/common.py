@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from millstream.core.errors import MillstreamError
 from millstream.settings import Settings, load_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -75,3 +76,13 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def explain(error: Exception) -> str:
+    """*error* in one line for people. What is not raised on purpose also says how to see where it came from."""
+    if isinstance(error, MillstreamError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    first = str(error).strip().partition("\n")[0]
+    return f"unexpected {type(error).__name__}: {first} (`millstream --debug …` shows where)"

@@ -63,6 +63,7 @@ millstream did update did:sidetree:EiAbc --key update.json --next-key next.json 
 millstream prove weather 7 > proof.json
 millstream verify proof.json
 millstream store acl primary photos --set group:readers=READ
+millstream store make second photos
 millstream store cp primary photos 2013/a.jpg backup
 millstream store get primary photos 2013/a.jpg a.jpg
 millstream store ls primary photos --prefix 2013/
@@ -80,6 +81,7 @@ millstream mill policy save local policy.json
 millstream mill policy show
 millstream mill produce bits --once
 millstream mill produce duplication --once --differences
+millstream mill produce statistics --once
 millstream mill rebuild content-index second photos
 millstream mill reconcile primary
 millstream mill repair photos 2013/a.jpg --dry-run

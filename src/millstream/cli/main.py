@@ -11,6 +11,7 @@ import click
 from click.shell_completion import shell_complete
 
 from millstream import __version__
+from millstream.cli.common import explain
 from millstream.cli.examples import with_examples
 from millstream.core.errors import MillstreamError
 from millstream.core.tracing import exporting
@@ -110,13 +111,3 @@ def run(arguments: list[str]) -> int:
             raise
         print(f"millstream: {explain(error)}", file=sys.stderr)
         return error.exit_code if isinstance(error, MillstreamError) else 1
-
-
-def explain(error: Exception) -> str:
-    """*error* in one line for people. What is not raised on purpose also says how to see where it came from."""
-    if isinstance(error, MillstreamError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    first = str(error).strip().partition("\n")[0]
-    return f"unexpected {type(error).__name__}: {first} (`millstream --debug …` shows where)"

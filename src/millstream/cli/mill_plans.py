@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 import msgspec
 
@@ -21,7 +23,8 @@ def print_plan(plan: Plan, as_json: bool) -> None:
         f"{plan.space} {plan.pair}: {plan.copies:,} to copy, {plan.changes:,} to compare, {plan.deletes:,} to delete, "
         f"{plan.same:,} unchanged; {size_text(plan.bytes)} to read"
     )
-    _print_what_is_held(plan)
+    for line in _what_is_held(plan):
+        click.echo(line)
 
 
 def print_held(plan: Plan, as_json: bool) -> None:
@@ -29,13 +32,19 @@ def print_held(plan: Plan, as_json: bool) -> None:
     if as_json:
         print_json({"held_plan": plan})
         return
-    click.echo(f"{plan.space} {plan.pair}:")
-    _print_what_is_held(plan)
+    for line in held_lines(plan):
+        click.echo(line)
 
 
-def _print_what_is_held(plan: Plan) -> None:
+def held_lines(plan: Plan) -> Iterator[str]:
+    """What of *plan* is held, for people."""
+    yield f"{plan.space} {plan.pair}:"
+    yield from _what_is_held(plan)
+
+
+def _what_is_held(plan: Plan) -> Iterator[str]:
     if plan.held:
         names = ", ".join(plan.held_examples) + (" …" if plan.held > len(plan.held_examples) else "")
-        click.echo(f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}")
+        yield f"  {plan.held:,} only at {plan.pair.destination}, kept because no deletion is recorded: {names}"
     if plan.hold is not None:
-        click.echo(f"  HELD as a whole under number {plan.hold}: see `millstream mill approve`")
+        yield f"  HELD as a whole under number {plan.hold}: see `millstream mill approve`"

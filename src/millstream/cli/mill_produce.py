@@ -16,6 +16,7 @@ from millstream.cli.mill_plans import print_held
 from millstream.cli.mill_progress import progress_bar
 from millstream.cli.stopping import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock
+from millstream.mill.looping.duplication import DuplicationNibbler
 from millstream.mill.looping.loop import Loop, Outcome, Run
 from millstream.mill.looping.space_filter import SpaceFilter, read_patterns
 from millstream.node import Node
@@ -26,7 +27,7 @@ EXIT_CODES = {Outcome.FAILED: 1, Outcome.QUEUE_FULL: 10, Outcome.NOT_DUE: 11, Ou
 
 
 def producer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give *command* what both producers are told."""
+    """Give *command* what all producers are told."""
     path = click.Path(path_type=Path, dir_okay=False)
     for option in (
         click.option("--once", is_flag=True, help="Make one run, for cron."),
@@ -68,8 +69,8 @@ def duplication(
         def tell() -> None:
             while nibbler.held:
                 print_held(nibbler.held.pop(0), as_json)
-            while nibbler.skipped:
-                click.echo(f"{nibbler.skipped.pop(0)}: skipped, since a store of it is not configured", err=True)
+            for line in left_out(nibbler):
+                click.echo(line, err=True)
 
         every = settings.mill.produce.duplication_every
         return _make_runs(loop, node.clock, every, tell=tell, once=once, as_json=as_json)
@@ -83,6 +84,24 @@ def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | N
     with Node.open(settings) as node, _drawn() as draw:
         loop = node.bit_loop(spaces, on_progress=draw)
         return _make_runs(loop, node.clock, settings.mill.produce.bits_every, once=once, as_json=as_json)
+
+
+@produce.command()
+@producer_options
+def statistics(settings: Settings, once: bool, include: Path | None, exclude: Path | None, as_json: bool) -> int:
+    """Put a count of every space that the manifest knows on the queue of the storage statistics."""
+    spaces = _filter(include, exclude)
+    with Node.open(settings) as node, _drawn() as draw:
+        loop = node.statistics_loop(spaces, on_progress=draw)
+        return _make_runs(loop, node.clock, settings.mill.produce.statistics_every, once=once, as_json=as_json)
+
+
+def left_out(nibbler: DuplicationNibbler) -> Iterator[str]:
+    """A line for each pair of stores, and for what was left of a space, that this run has left out; told once."""
+    while nibbler.skipped:
+        yield f"{nibbler.skipped.pop(0)}: skipped, since a store of it is not configured"
+    while nibbler.dropped:
+        yield f"{nibbler.dropped.pop(0)}: left out, since the policy does not ask for it any more"
 
 
 def _make_runs(

@@ -7,19 +7,15 @@ import functools
 import operator
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
 
 import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option
+from millstream.cli.mill_producing import complaining, producing
 from millstream.cli.mill_progress import WorkStatus, print_tally
-from millstream.core.clock import MICROSECONDS
-from millstream.core.errors import MillstreamError
-from millstream.mill.looping.loop import Loop
-from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.monitor import Monitor, serve_figures
 from millstream.mill.tasks import QueueName
 from millstream.mill.worker_pools import ALL, queues_of
@@ -75,8 +71,9 @@ def work(
         for pool, each in chosen.items():
             click.echo(f"working on {', '.join(each)}{f' (pool {pool})' if pools else ''}", err=True)
         click.echo("stop with Ctrl-C or SIGTERM", err=True)
-        loops = producing(node, lambda: wake_others(managers)) if produce else contextlib.nullcontext()
-        with watching(node.monitor(*names), port), loops:
+        say = functools.partial(click.echo, err=True)
+        loops = producing(node, lambda: wake_others(managers), say) if produce else contextlib.nullcontext()
+        with complaining(say), watching(node.monitor(*names), port), loops:
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0
@@ -114,40 +111,6 @@ def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
         wait(futures)
     tallies = [msgspec.structs.astuple(future.result()) for future in futures]
     return Tally(*(functools.reduce(operator.add, column) for column in zip(*tallies, strict=True)))
-
-
-@contextlib.contextmanager
-def producing(node: Node, wake: Callable[[], None]) -> Iterator[None]:
-    """Run both looping producers for the length of the block, and call *wake* when they have put tasks."""
-    settings, ended = node.settings.mill.produce, threading.Event()
-    duplication, _ = node.duplication_loop(SpaceFilter(), on_progress=lambda _: wake())
-    bits = node.bit_loop(SpaceFilter(), on_progress=lambda _: wake())
-
-    def again_and_again(run: Callable[[], object], every: float) -> None:
-        while not ended.is_set():
-            try:
-                run()
-            except MillstreamError as error:
-                click.echo(f"producer: {error}", err=True)
-            ended.wait(every)
-
-    loops: list[tuple[Loop[Any], int]] = [(duplication, settings.duplication_every), (bits, settings.bits_every)]
-    threads = [
-        threading.Thread(
-            target=again_and_again,
-            args=[functools.partial(loop.run, ended.is_set), every / MICROSECONDS],
-            name="mill-producer",
-        )
-        for loop, every in loops
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
 
 
 @contextlib.contextmanager

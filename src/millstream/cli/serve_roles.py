@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.cli.anchor_feed import Anchoring
-from millstream.cli.mill_work import producing, run_pools, wake_others, watching
+from millstream.cli.mill_producing import complaining, producing
+from millstream.cli.mill_work import run_pools, wake_others, watching
 from millstream.core.errors import MillstreamError
 from millstream.mill.worker_pools import queues_of
 
@@ -39,6 +40,7 @@ class Roles:
 
     def __enter__(self) -> Roles:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(complaining(self._say))
             if self._settings.registry:
                 stack.enter_context(self._registry())
             for log, output in self._settings.batching.items():
@@ -46,8 +48,8 @@ class Roles:
             if self._settings.workers:
                 stack.enter_context(self._workers(self._settings.workers))
             if self._settings.producers:
-                self._say("producing tasks of duplication and of bit checks")
-                stack.enter_context(producing(self._node, lambda: wake_others(self._managers)))
+                self._say("producing tasks of duplication, of bit checks and of storage statistics")
+                stack.enter_context(producing(self._node, lambda: wake_others(self._managers), self._say))
             self._stack = stack.pop_all()
         for thread in self._threads:  # not before every role is known to be one that can begin
             thread.start()

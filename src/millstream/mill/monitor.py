@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,11 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import msgspec
 
 from millstream.core.clock import Clock
-from millstream.core.errors import MillstreamError
 from millstream.mill.alarms import Alarm, Alarms
 from millstream.mill.notices import NoticeError, Receiver
 from millstream.mill.scaling import POOLS, PoolScaler
 from millstream.queue.protocol import Depth, WorkQueue
+
+_log = logging.getLogger(__name__)
 
 EVERY = 60.0
 """Seconds between two looks."""
@@ -53,10 +54,12 @@ class Monitor:
         return self.figures
 
     def run(self) -> None:
-        """Look at once and every minute until :meth:`stop`; a queue that does not answer is looked at the next time."""
+        """Look at once and every minute until :meth:`stop`; what does not answer is logged, and is looked at again."""
         while True:
-            with contextlib.suppress(MillstreamError):
+            try:
                 self.look()
+            except Exception as error:  # of whatever kind: with this thread all alarms would end
+                _log.warning("the queues could not be looked at: %s: %s", type(error).__name__, error)
             with self._waiting:
                 if not self._ended:
                     self._clock.wait(self._waiting, EVERY)

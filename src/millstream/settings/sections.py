@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
@@ -207,12 +207,16 @@ class AlarmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     smtp_port: int = 25
 
 
+TimeOfDay = Annotated[str, msgspec.Meta(pattern="^(([01][0-9]|2[0-3]):[0-5][0-9])?$")]
+
+
 class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The looping producers. A loop over every space begins each ``…_frequency`` (0 switches new ones off); a run ends
     when its queue has ``…_most`` tasks. Producers that are not called by cron look again after ``…_every``.
 
     With ``only_differences`` what is the same at both ends is not put on the queue; what was read and found good in the
-    last ``bits_skip`` is not checked again (0: everything is).
+    last ``bits_skip`` is not checked again (0: everything is). Spaces are counted from ``statistics_start``, such as
+    ``"02:30"`` (UTC), on, or at any time.
     """
 
     duplication_frequency: Duration = parse_duration("30d")
@@ -223,6 +227,16 @@ class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bits_most: int = 10_000
     bits_every: Duration = parse_duration("7m")
     bits_skip: Duration = parse_duration("0s")
+    statistics_frequency: Duration = parse_duration("1d")
+    statistics_most: int = 10_000
+    statistics_every: Duration = parse_duration("1h")
+    statistics_start: TimeOfDay = ""
+
+    @property
+    def statistics_start_time(self) -> int | None:
+        """Microseconds from midnight (UTC) to ``statistics_start``; None where there is none."""
+        hours, colon, minutes = self.statistics_start.partition(":")
+        return (int(hours) * 60 + int(minutes)) * 60 * MICROSECONDS if colon else None
 
 
 class BrakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,108 @@
+"""The looping producers as threads of a process that also works, and what they have to say."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from millstream.cli.common import explain
+from millstream.cli.mill_plans import held_lines
+from millstream.cli.mill_produce import left_out
+from millstream.core.clock import MICROSECONDS
+from millstream.mill.looping.loop import Loop, Outcome
+from millstream.mill.looping.space_filter import SpaceFilter
+from millstream.node import Node
+
+Say = Callable[[str], object]
+
+
+class _Producer(NamedTuple):
+    """A producer, how often it runs (microseconds), and what it has to say after a run beside its failures."""
+
+    name: str
+    loop: Loop[Any]
+    every: int
+    tell: Callable[[], Iterator[str]] = lambda: iter(())
+
+
+@contextlib.contextmanager
+def producing(node: Node, wake: Callable[[], None], say: Say) -> Iterator[None]:
+    """Run the looping producers for the length of the block, and call *wake* when they have put tasks.
+
+    *say* gets a line for every space that failed, was left out or is held; no failure ends a producer.
+    """
+    ended = threading.Event()
+
+    def again_and_again(producer: _Producer) -> None:
+        while not ended.is_set():
+            for line in _one_run(producer, ended.is_set):
+                say(line)
+            ended.wait(producer.every / MICROSECONDS)
+
+    threads = [
+        threading.Thread(target=again_and_again, args=[producer], name=f"mill-producer-{producer.name}")
+        for producer in _producers(node, wake)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+@contextlib.contextmanager
+def complaining(say: Say) -> Iterator[None]:
+    """For the length of the block *say* gets a line for every warning of the mill, such as a queue that is away."""
+    logger, handler = logging.getLogger("millstream.mill"), _Saying(say)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Saying(logging.Handler):
+    def __init__(self, say: Say) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
+
+
+def _producers(node: Node, wake: Callable[[], None]) -> list[_Producer]:
+    settings = node.settings.mill.produce
+    duplication, nibbler = node.duplication_loop(SpaceFilter(), on_progress=lambda _: wake())
+
+    def tell() -> Iterator[str]:
+        while nibbler.held:
+            yield from held_lines(nibbler.held.pop(0))
+        yield from left_out(nibbler)
+
+    bits = node.bit_loop(SpaceFilter(), on_progress=lambda _: wake())
+    statistics = node.statistics_loop(SpaceFilter(), on_progress=lambda _: wake())
+    return [
+        _Producer("duplication", duplication, settings.duplication_every, tell),
+        _Producer("bits", bits, settings.bits_every),
+        _Producer("statistics", statistics, settings.statistics_every),
+    ]
+
+
+def _one_run(producer: _Producer, stopping: Callable[[], bool]) -> Iterator[str]:
+    """What one run has to say."""
+    try:
+        run = producer.loop.run(stopping)
+    except Exception as error:  # of whatever kind: the next run may do better, and an ended thread would tell nobody
+        yield f"producer of {producer.name}: {explain(error)}"
+        return
+    for failure in run.failures:
+        yield f"producer of {producer.name}: {failure.what}: {failure.error}"
+    yield from producer.tell()
+    if run.outcome == Outcome.DONE:
+        yield f"producer of {producer.name}: the loop is done"

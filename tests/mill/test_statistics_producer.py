@@ -1,0 +1,132 @@
+"""The looping producer of storage statistics: every space once a day, at its time of day, also one that was emptied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.core.clock import MICROSECONDS
+from millstream.mill.looping import statistics as producer_of_statistics
+from millstream.mill.looping.loop import Loop, Outcome, Run
+from millstream.mill.looping.space_filter import Pattern, SpaceFilter
+from millstream.mill.looping.state import DAY, GRACE, StateFile, first_start, next_start
+from millstream.mill.looping.statistics import StatisticsMorsel, StatisticsNibbler
+from millstream.mill.place import Place
+from millstream.mill.processor import Registry, Sink
+from millstream.mill.statistics import Statistics, StatisticsProcessor
+from millstream.mill.tasks import StorageStatistics, decode_task
+from millstream.mill.workers import WorkerManager
+
+MINUTE = 60 * MICROSECONDS
+
+
+class Counting:
+    """The producer, made anew for each run as cron does, with the worker that counts."""
+
+    def __init__(self, world: Any, folder: Path) -> None:
+        self.world, self.folder, self.queue = world, folder, world.queue("storage-statistics")
+        self.statistics = Statistics(world.engine)
+
+    def run(self, *, start: int | None = None, most: int = 10**6, **more: Any) -> Run:
+        world = self.world
+        nibbler = StatisticsNibbler(world.manifest, self.statistics, self.queue, **more)
+        file = StateFile(self.folder / "statistics.json", StatisticsMorsel)
+        return Loop(file, nibbler, self.queue, world.clock, frequency=DAY, most=most, start=start).run()
+
+    def taken(self) -> list[tuple[str, str]]:
+        leases = self.queue.lease(10**6, visibility=60)
+        self.queue.ack(leases)
+        tasks = [decode_task(lease.body) for lease in leases]
+        return [(task.store, task.space) for task in tasks if isinstance(task, StorageStatistics)]
+
+    def work(self) -> None:
+        world = self.world
+        registry = Registry({StorageStatistics: StatisticsProcessor(world.manifest, self.statistics, world.providers)})
+        WorkerManager([self.queue], registry, Sink(world.manifest, {}), world.clock).run_until_drained()
+
+
+@pytest.fixture
+def counting(world: Any, tmp_path: Path) -> Counting:
+    for store, space in (("1", "a"), ("1", "b"), ("2", "a"), ("1", "x-quarantine")):
+        world.put(Place(store, space, "item"))
+    return Counting(world, tmp_path)
+
+
+def test_every_space_is_counted_once_a_loop_and_not_again_before_the_next(counting: Counting) -> None:
+    run = counting.run()
+    assert (run.outcome, run.tasks) == (Outcome.DONE, 3)
+    assert counting.taken() == [("1", "a"), ("1", "b"), ("2", "a")]
+    assert counting.run().outcome == Outcome.NOT_DUE
+    counting.world.clock.advance(DAY / MICROSECONDS)
+    assert counting.run(spaces=SpaceFilter((Pattern(("local", "1", "b")),))).tasks == 1
+    assert counting.taken() == [("1", "b")]
+
+
+def test_a_space_that_was_emptied_is_counted_once_more(counting: Counting) -> None:
+    counting.run()
+    counting.work()
+    counting.world.clock.advance(DAY / MICROSECONDS)
+    counting.world.record(Place("2", "a", "item"), None, deleted=True)
+    assert counting.run().tasks == 3
+    counting.work()
+    assert [(size.store, size.items) for size in counting.statistics.latest()] == [("1", 1), ("1", 1), ("2", 0)]
+    counting.world.clock.advance(DAY / MICROSECONDS)
+    assert counting.run().tasks == 2
+
+
+def test_many_spaces_are_put_in_turns_and_a_full_queue_ends_the_run(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_of_statistics, "GROUP", 1)
+    first = counting.run(most=2)
+    assert (first.outcome, first.tasks) == (Outcome.QUEUE_FULL, 2)
+    taken = counting.taken()
+    assert counting.run(most=2).outcome == Outcome.DONE
+    assert sorted(taken + counting.taken()) == [("1", "a"), ("1", "b"), ("2", "a")]
+
+
+@pytest.mark.parametrize(
+    ("late", "outcome"),
+    [(-1, Outcome.NOT_DUE), (0, Outcome.DONE), (10, Outcome.DONE), (11, Outcome.NOT_DUE)],
+)
+def test_the_first_loop_begins_within_ten_minutes_of_its_time_of_day(
+    counting: Counting, late: int, outcome: Outcome
+) -> None:
+    now = counting.world.clock.now()
+    start = (now - late * MINUTE) % DAY
+    run = counting.run(start=start)
+    assert run.outcome == outcome
+    if outcome == Outcome.NOT_DUE:
+        assert run.next_at is not None and run.next_at > now and run.next_at % DAY == start
+        counting.world.clock.advance((run.next_at - now) / MICROSECONDS)
+        assert counting.run(start=start).outcome == Outcome.DONE
+
+
+def test_loops_do_not_move_away_from_their_time_of_day() -> None:
+    start, began = 2 * 60 * MINUTE, 5 * DAY + 2 * 60 * MINUTE + 7 * MINUTE
+    assert next_start(began, DAY, start) == 6 * DAY + start
+    assert next_start(began, 7 * DAY, start) == 12 * DAY + start
+    assert next_start(began, 60 * MINUTE, start) == 5 * DAY + 3 * 60 * MINUTE
+    assert next_start(began, DAY, None) == began + DAY
+
+
+@pytest.mark.parametrize("start", [0, 50 * MINUTE, 23 * 60 * MINUTE + 59 * MINUTE])
+def test_a_time_of_day_is_found_from_every_moment(start: int) -> None:
+    for now in range(10 * DAY, 11 * DAY, 13 * MINUTE):
+        due = first_start(now, start)
+        assert due % DAY == start
+        assert now - GRACE <= due < now - GRACE + DAY
+
+
+def test_a_wrong_time_of_day_is_refused_by_the_settings(tmp_path: Path) -> None:
+    from millstream.settings import load_settings
+    from millstream.settings.sections import SettingsError
+
+    given: Callable[[str], Any] = lambda text: {"mill": {"produce": {"statistics_start": text}}}  # noqa: E731
+    settings, _ = load_settings({"data": str(tmp_path)} | given("23:59"))
+    assert settings.mill.produce.statistics_start_time == (23 * 60 + 59) * MINUTE
+    with pytest.raises(SettingsError, match=r"setting mill\.produce\.statistics_start"):
+        load_settings({"data": str(tmp_path)} | given("24:00"))
