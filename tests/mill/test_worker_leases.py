@@ -105,10 +105,10 @@ def test_a_lease_is_extended_while_its_task_runs(world: Any) -> None:
     extended = threading.Semaphore(0)
 
     class Watched(LogWorkQueue):
-        def extend(self, lease: Any, *, visibility: float) -> Any:
-            lease = super().extend(lease, visibility=visibility)
+        def extend(self, leases: Any, *, visibility: float) -> Any:
+            leases = super().extend(leases, visibility=visibility)
             extended.release()
-            return lease
+            return leases
 
     def slow(_name: str, _attempt: int) -> None:
         for _ in range(5):
@@ -125,15 +125,44 @@ def test_a_lease_is_extended_while_its_task_runs(world: Any) -> None:
     queue.close()
 
 
+def test_the_leases_of_many_tasks_are_extended_together(world: Any) -> None:
+    world.queue("low").put([task(str(n)) for n in range(8)])
+    calls: list[int] = []
+    extended = threading.Semaphore(0)
+
+    class Watched(LogWorkQueue):
+        def extend(self, leases: Any, *, visibility: float) -> Any:
+            calls.append(len(leases))
+            found = super().extend(leases, visibility=visibility)
+            extended.release()
+            return found
+
+    def slow(name: str, _attempt: int) -> None:
+        if name == "0":
+            world.clock.advance(31)
+            assert extended.acquire(timeout=DEADLINE)
+
+    world.queue("low").close()
+    queue = Watched(world.log_store.log(LogSpec("low")), world.clock)
+    settings = WorkerSettings(threads=1, visibility=60.0, group=100)
+    manager = WorkerManager(
+        [queue], Registry({BitCheck: Scripted(slow)}), Sink(world.manifest, {}), world.clock, settings
+    )
+    tally = manager.run_until_drained()
+    assert (tally.done, tally.lost) == (8, 0)
+    assert calls == [8]
+    queue.close()
+
+
 def test_the_result_of_a_lost_lease_is_dropped(world: Any) -> None:
     world.queue("low").put([task("c")])
     event = Event("1", "s", "c", 1, "a" * 64)
     taken_over = threading.Event()
 
     class Losing(LogWorkQueue):
-        def extend(self, lease: Any, *, visibility: float) -> Any:
+        def extend(self, leases: Any, *, visibility: float) -> Any:
             try:
-                return super().extend(lease, visibility=visibility)
+                return super().extend(leases, visibility=visibility)
             finally:
                 taken_over.set()
 

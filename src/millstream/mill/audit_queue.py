@@ -37,11 +37,13 @@ class AuditQueue:
         return self._queue.put(tasks, delay=delay)
 
     def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
-        self.pump()
-        return self._queue.lease(count, visibility=visibility)
+        leases = self._queue.lease(count, visibility=visibility)
+        if len(leases) < count and self.pump():  # else the outbox would be asked for every few tasks
+            leases = [*leases, *self._queue.lease(count - len(leases), visibility=visibility)]
+        return leases
 
-    def extend(self, lease: Lease, *, visibility: float) -> Lease:
-        return self._queue.extend(lease, visibility=visibility)
+    def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
+        return self._queue.extend(leases, visibility=visibility)
 
     def ack(self, leases: Sequence[Lease]) -> None:
         self._queue.ack(leases)

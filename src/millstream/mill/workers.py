@@ -1,10 +1,11 @@
 """The worker manager (seed document duracloud-mill, "Worker Manager").
 
 One dispatcher takes up to ten tasks at a time from the first queue, in strict order of priority, that has any, and
-hands them to a pool of threads; now and then a lower queue comes first, so that none waits for ever. The dispatcher
-alone talks to the queues: it extends leases while tasks wait and run, writes down what a group of finished tasks found,
-and only then acknowledges them. A failed task goes to the back of its queue, and after its third failure to the dead
-letters, with the error's text.
+hands them to a pool of threads; now and then a lower queue comes first, so that none waits for ever. From a queue whose
+tasks turn out to be done together it takes a group of them at a time. The dispatcher alone talks to the queues: it
+extends leases while tasks wait and run, writes down what a group of finished tasks found, and only then acknowledges
+them. A failed task goes to the back of its queue, and after its third failure to the dead letters, with the error's
+text.
 """
 
 from __future__ import annotations
@@ -24,15 +25,31 @@ from millstream.mill.errors import MillError
 from millstream.mill.processor import Registry, Sink
 from millstream.mill.settling import Job, Settler, Tally
 from millstream.mill.tasks import decode_task
-from millstream.queue.protocol import LeaseLostError, WorkQueue
+from millstream.queue.protocol import WorkQueue
 
-__all__ = ["MOST_LEASES", "RESERVE", "TAKE", "PoisonError", "Tally", "WorkerManager", "WorkerSettings"]
+__all__ = [
+    "GROWTH",
+    "MOST_LEASES",
+    "RESERVE",
+    "TAKE",
+    "TOGETHER",
+    "PoisonError",
+    "Tally",
+    "WorkerManager",
+    "WorkerSettings",
+]
 
 TAKE = 10
 """Tasks in one take (seed document: "reading up to 10 tasks at a time")."""
 
 RESERVE = 4
 """Tasks taken for each thread, so that none waits for a commit of the queue."""
+
+TOGETHER = 160
+"""The most tasks that one thread does together; with more of them syncs and transactions cost hardly less a task."""
+
+GROWTH = 4
+"""How much larger the next group may be when all tasks of one were done together."""
 
 MOST_LEASES = 10
 """A task leased so often without an end seems to bring its workers down, and is set aside unread."""
@@ -88,6 +105,7 @@ class WorkerManager:
         self._stopping = self._woken = False
         self._jobs: list[Job] = []
         self._takes = 0
+        self._together = TAKE
         self._settler = Settler(sink, metrics or NoMetrics(), settings.transient_first)
 
     @property
@@ -156,19 +174,35 @@ class WorkerManager:
     def _take(self, pool: ThreadPoolExecutor) -> bool:
         """Fill up the pool and its reserve; True if anything was taken.
 
-        What has ended and is not settled yet counts as well: tasks may end faster than they are taken, and their leases
-        would run out one after the other.
+        What has ended is settled first: tasks may end faster than they are taken, and their leases would run out one
+        after the other.
         """
         taken = False
-        reserve, most = RESERVE * self._settings.threads, RESERVE * self._settings.threads + self._settings.group
-        while len(self._jobs) < most and sum(job.weight for job in self._jobs if job.finished_at is None) < reserve:
-            jobs = next(filter(None, map(self._lease, self._order())), [])
+        reserve = RESERVE * self._settings.threads
+        while True:
+            running = [job.weight for job in self._jobs if job.finished_at is None]
+            if sum(running) >= reserve or len(self._jobs) - len(running) >= self._settings.group:
+                break
+            jobs = self._gather()
             if not jobs:
                 break
             taken = True
-            self._jobs += jobs
             self._hand_out(pool, jobs)
         return taken
+
+    def _gather(self) -> list[Job]:
+        """A take of the first queue that has any, and where all of it is done together a group's worth more.
+
+        How many tasks become one group grows with each group that was done as one, and falls back to a take with one
+        that was not: of tasks that take long no manager has more than it works on, so that others get some, too.
+        """
+        for queue in self._order():
+            jobs = self._lease(queue, TAKE)
+            if len(jobs) == TAKE < self._together and all(map(self._is_grouped, jobs)):
+                jobs += self._lease(queue, self._together - TAKE)
+            if jobs:
+                return jobs
+        return []
 
     def _order(self) -> list[WorkQueue]:
         """The queues in the order of priority, or, when it is its turn, with a lower one before the others."""
@@ -179,21 +213,22 @@ class WorkerManager:
         first = lower[self._takes // self._settings.fairness % len(lower)]
         return [first, *(queue for queue in self._queues if queue is not first)]
 
-    def _lease(self, queue: WorkQueue) -> list[Job]:
+    def _lease(self, queue: WorkQueue, count: int) -> list[Job]:
         extend_at = self._clock.monotonic() + self._settings.visibility / 2
-        leases = queue.lease(TAKE, visibility=self._settings.visibility)
-        return [Job(queue, lease, extend_at) for lease in leases]
+        jobs = [Job(queue, lease, extend_at) for lease in queue.lease(count, visibility=self._settings.visibility)]
+        self._jobs += jobs
+        return jobs
+
+    def _is_grouped(self, job: Job) -> bool:
+        return job.lease.attempts == 1 and self._registry.is_grouped(job.lease.body)
 
     def _hand_out(self, pool: ThreadPoolExecutor, jobs: Sequence[Job]) -> None:
         """Give *jobs* to threads: those that may be done together to one, each of the others to one of its own."""
-        for job in jobs:
-            job.future.add_done_callback(lambda _, job=job: self._finished(job))  # type: ignore[misc]
-        group = [job for job in jobs if job.lease.attempts == 1 and self._registry.is_grouped(job.lease.body)]
+        group = [job for job in jobs if self._is_grouped(job)]
         if len(group) < 2:
             group = []
-        for job in jobs:
-            if job not in group:
-                pool.submit(self._process_alone, job)
+        for job in [job for job in jobs if job not in group] if len(group) < len(jobs) else []:
+            pool.submit(self._process_alone, job)
         if group:
             for job in group:
                 job.weight = RESERVE / len(group)  # together they are the reserve of one thread
@@ -211,10 +246,12 @@ class WorkerManager:
         except Exception as error:
             _log.info("%d tasks are done one by one, not together: %s", len(running), error)
             results = [None] * len(running)
-        for job, result in zip(running, results, strict=True):
-            if result is not None:
-                job.future.set_result(result)
-                continue
+        done = [(job, result) for job, result in zip(running, results, strict=True) if result is not None]
+        self._together = min(GROWTH * self._together, TOGETHER) if len(done) == len(jobs) else TAKE
+        for job, result in done:
+            job.future.set_result(result)
+        self._finished([job for job, _ in done])
+        for job in [job for job, result in zip(running, results, strict=True) if result is None]:
             job.weight = 1.0
             try:
                 pool.submit(self._process, job)
@@ -233,10 +270,14 @@ class WorkerManager:
             job.future.set_exception(error)
         else:
             job.future.set_result(result)
+        self._finished([job])
 
-    def _finished(self, job: Job) -> None:
+    def _finished(self, jobs: Sequence[Job]) -> None:
+        """Tell the dispatcher, once for all of them: a thread that is woken for each would wait for the interpreter."""
         with self._changed:
-            job.finished_at = self._clock.monotonic()
+            now = self._clock.monotonic()
+            for job in jobs:
+                job.finished_at = now
             self._changed.notify_all()
 
     def _await_change(self) -> None:
@@ -259,12 +300,15 @@ class WorkerManager:
 
     def _extend(self) -> None:
         now = self._clock.monotonic()
-        for job in [job for job in self._jobs if job.extend_at <= now]:
-            try:
-                job.lease = job.queue.extend(job.lease, visibility=self._settings.visibility)
-                job.extend_at = now + self._settings.visibility / 2
-            except LeaseLostError:
-                self._lose(job)
+        due = [job for job in self._jobs if job.extend_at <= now]
+        for queue in dict.fromkeys(job.queue for job in due):
+            jobs = [job for job in due if job.queue is queue]
+            leases = queue.extend([job.lease for job in jobs], visibility=self._settings.visibility)
+            for job, lease in zip(jobs, leases, strict=True):
+                if lease is None:
+                    self._lose(job)
+                else:
+                    job.lease, job.extend_at = lease, now + self._settings.visibility / 2
 
     def _lose(self, job: Job) -> None:
         """Somebody else may have the task now: its result is dropped."""
@@ -277,7 +321,8 @@ class WorkerManager:
         if not finished:
             return
         self._settler.settle(finished)
-        self._jobs = [job for job in self._jobs if job not in finished]
+        settled = set(map(id, finished))
+        self._jobs = [job for job in self._jobs if id(job) not in settled]
         if self._on_progress is not None:
             self._on_progress(self.tally)
 

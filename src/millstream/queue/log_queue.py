@@ -7,6 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
+import msgspec
+
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.message import Message
 from millstream.log import Log, LogError
@@ -82,22 +84,23 @@ class LogWorkQueue:
         self._confirm(number)
         return leases
 
-    def extend(self, lease: Lease, *, visibility: float) -> Lease:
+    def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
         with self._lock:
             until = self._until(visibility)
-            self._require(lease)
-            number = self._apply(Extended([lease.task_id], until))
+            held = self._held(leases)
+            if not held:
+                return [None] * len(leases)
+            number = self._apply(Extended(sorted({lease.task_id for lease in held}), until))
         self._confirm(number)
-        return Lease(lease.task_id, lease.body, lease.attempts, lease.token, until)
+        return [msgspec.structs.replace(lease, until=until) if lease in held else None for lease in leases]
 
     def ack(self, leases: Sequence[Lease]) -> None:
         number = 0
         with self._lock:
-            now = self._mature()
-            lost = [lease.task_id for lease in leases if not self._state.holds(lease.task_id, lease.token, now)]
-            held = {lease.task_id for lease in leases}.difference(lost)
+            held = self._held(leases)
+            lost = [lease.task_id for lease in leases if lease not in held]
             if held:
-                number = self._apply(Acked(sorted(held)))
+                number = self._apply(Acked(sorted({lease.task_id for lease in held})))
         self._confirm(number)
         if lost:
             raise LeaseLostError(f"{len(lost)} leases, of task {lost[0]} first, have run out or were settled already")
@@ -227,6 +230,11 @@ class LogWorkQueue:
         now = self._clock.now()
         self._state.mature(now)
         return now
+
+    def _held(self, leases: Sequence[Lease]) -> set[Lease]:
+        """Those of *leases* that are current."""
+        now = self._mature()
+        return {lease for lease in leases if self._state.holds(lease.task_id, lease.token, now)}
 
     def _require(self, lease: Lease) -> None:
         if not self._state.holds(lease.task_id, lease.token, self._mature()):

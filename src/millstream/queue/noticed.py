@@ -100,10 +100,10 @@ class NoticedWorkQueue:
             self._resend()
         return leases
 
-    def extend(self, lease: Lease, *, visibility: float) -> Lease:
+    def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
         self._check_open()
-        extended = self._rows.extend(lease, _duration(visibility, "visibility"))
-        return _kept(extended, lease)
+        length = _duration(visibility, "visibility")
+        return self._rows.extend(leases, length) if leases else []
 
     def ack(self, leases: Sequence[Lease]) -> None:
         self._check_open()
@@ -113,12 +113,12 @@ class NoticedWorkQueue:
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
         self._check_open()
         wait = _duration(delay, "delay", zero=True)
-        _kept(self._rows.give_back(lease, wait) or None, lease)
+        _require(self._rows.give_back(lease, wait), lease)
         self._send([lease.task_id], {lease.task_id: delay} if delay else {})
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:
         self._check_open()
-        _kept(self._rows.bury(lease, cause) or None, lease)
+        _require(self._rows.bury(lease, cause), lease)
 
     def depth(self) -> Depth:
         self._check_open()
@@ -214,10 +214,9 @@ def _duration(seconds: float, name: str, *, zero: bool = False) -> int:
     return microseconds(seconds)
 
 
-def _kept(result: object, lease: Lease) -> Lease:
-    if result is None:
+def _require(kept: bool, lease: Lease) -> None:
+    if not kept:
         raise LeaseLostError(f"the lease of task {lease.task_id} has run out or was settled; drop its result")
-    return result if isinstance(result, Lease) else lease
 
 
 def microseconds(seconds: float) -> int:

@@ -108,8 +108,9 @@ class WorkQueue(Protocol):
         """Up to *count* ready tasks, each hidden from others for *visibility* seconds. Does not wait."""
         ...
 
-    def extend(self, lease: Lease, *, visibility: float) -> Lease:
-        """The same lease, running out *visibility* seconds from now. Raises :class:`LeaseLostError`."""
+    def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
+        """The same leases, running out *visibility* seconds from now; None for each that is lost, whose result is to be
+        dropped. All of them are one transaction."""
         ...
 
     def ack(self, leases: Sequence[Lease]) -> None:

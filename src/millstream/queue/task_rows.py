@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
@@ -113,23 +114,26 @@ class TaskRows:
 
         return self._database.read(query)
 
-    def extend(self, lease: Lease, visibility: int) -> Lease | None:
-        """*lease*, lasting *visibility* microseconds from now; None where it is lost."""
+    def extend(self, leases: Sequence[Lease], visibility: int) -> Sequence[Lease | None]:
+        """*leases*, lasting *visibility* microseconds from now; None for each that is lost."""
 
-        def transaction(connection: sa.Connection, now: int) -> Lease | None:
-            change = sa.update(tasks).where(self._held(lease, now)).values(due=now + visibility)
-            if not connection.execute(change).rowcount:
-                return None
-            return Lease(lease.task_id, lease.body, lease.attempts, lease.token, now + visibility)
+        def transaction(connection: sa.Connection, now: int) -> Sequence[Lease | None]:
+            until, held = now + visibility, set[Lease]()
+            for some, found in self._still_held(connection, leases, now):
+                connection.execute(sa.update(tasks).where(some).values(due=until))
+                held |= found
+            return [msgspec.structs.replace(one, until=until) if one in held else None for one in leases]
 
         return self._database.write(transaction)
 
-    def remove(self, leases: Iterable[Lease]) -> int:
+    def remove(self, leases: Sequence[Lease]) -> int:
         """The tasks of those *leases* that still hold are done; how many they were."""
 
         def transaction(connection: sa.Connection, now: int) -> int:
-            ordered = sorted(leases, key=lambda lease: lease.task_id)
-            return sum(connection.execute(sa.delete(tasks).where(self._held(lease, now))).rowcount for lease in ordered)
+            return sum(
+                connection.execute(sa.delete(tasks).where(some)).rowcount
+                for some, _ in self._still_held(connection, leases, now)
+            )
 
         return self._database.write(transaction)
 
@@ -238,6 +242,21 @@ class TaskRows:
         query = sa.select(*columns).where(self._mine, tasks.c.dead, tasks.c.task_id > after)
         query = query.order_by(tasks.c.task_id).limit(limit)
         return self._database.read(lambda c, _now: [DeadTask(*row) for row in c.execute(query)])
+
+    def _still_held(
+        self, connection: sa.Connection, leases: Sequence[Lease], now: int
+    ) -> Iterator[tuple[sa.ColumnElement[bool], set[Lease]]]:
+        """Those *leases* that still hold, some at a time, and the condition on their rows, which are locked by key."""
+        ordered = sorted(leases, key=lambda lease: lease.task_id)
+        for start in range(0, len(ordered), _CHUNK):
+            chunk = ordered[start : start + _CHUNK]
+            ids = tasks.c.task_id.in_([lease.task_id for lease in chunk])
+            query = sa.select(tasks.c.task_id, tasks.c.token).where(self._mine, ids, tasks.c.due > now)
+            query = query.order_by(tasks.c.task_id).with_hint(tasks, "FORCE INDEX (PRIMARY)", "mysql").with_for_update()
+            tokens = {row.task_id: row.token for row in connection.execute(query)}
+            held = {lease for lease in chunk if tokens.get(lease.task_id) == lease.token}
+            if held:
+                yield sa.and_(self._mine, tasks.c.task_id.in_([lease.task_id for lease in held])), held
 
     def _held(self, lease: Lease, now: int) -> sa.ColumnElement[bool]:
         return sa.and_(self._mine, tasks.c.task_id == lease.task_id, tasks.c.token == lease.token, tasks.c.due > now)

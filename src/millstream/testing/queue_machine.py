@@ -106,9 +106,12 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.given)
     @rule(data=st.data())
     def extend(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.given))
-        if self._settle(lease, lambda: self.queue.extend(lease, visibility=20)):
-            self.model[lease.task_id].free_at = self._in(20)
+        leases = data.draw(st.lists(st.sampled_from(self.given), min_size=1, max_size=4))
+        extended = self.queue.extend(leases, visibility=20)
+        assert [lease is not None for lease in extended] == [self._holds(lease) for lease in leases]
+        for lease in extended:
+            if lease is not None:
+                self.model[lease.task_id].free_at = self._in(20)
 
     @precondition(lambda self: self.given)
     @rule(data=st.data(), cause=st.text(max_size=3))

@@ -114,8 +114,7 @@ class WorkQueueConformance(abc.ABC):
             queue.ack([lost])
         with pytest.raises(LeaseLostError):
             queue.nack(lost)
-        with pytest.raises(LeaseLostError):
-            queue.extend(lost, visibility=30)
+        assert queue.extend([lost], visibility=30) == [None]
         with pytest.raises(LeaseLostError):
             queue.dead_letter(lost, cause="too late")
 
@@ -131,13 +130,33 @@ class WorkQueueConformance(abc.ABC):
         queue.put([b"a"])
         lease = self.one(queue)
         clock.advance(20)
-        extended = queue.extend(lease, visibility=30)
-        assert extended.until == clock.now() + 30 * MICROSECONDS
+        (extended,) = queue.extend([lease], visibility=30)
+        assert extended is not None and extended.until == clock.now() + 30 * MICROSECONDS
         assert (extended.task_id, extended.attempts) == (lease.task_id, 1)
         clock.advance(29)
         assert queue.lease(1, visibility=30) == []
         queue.ack([extended])
         assert queue.depth().open == 0
+
+    def test_many_leases_are_extended_together_and_those_that_are_lost_are_named(
+        self, queue: WorkQueue, clock: VirtualClock
+    ) -> None:
+        queue.put([b"%d" % number for number in range(5)])
+        short = queue.lease(1, visibility=10)
+        done, dead, *held = queue.lease(4, visibility=30)
+        clock.advance(20)
+        queue.ack([done])
+        queue.dead_letter(dead, cause="drill")
+        extended = queue.extend([held[1], done, *short, dead, held[0]], visibility=30)
+        assert [lease and lease.task_id for lease in extended] == [
+            *[held[1].task_id, None, None, None, held[0].task_id]
+        ]
+        assert {lease.until for lease in extended if lease} == {clock.now() + 30 * MICROSECONDS}
+        assert queue.extend([], visibility=30) == []
+        clock.advance(29)
+        assert [lease.body for lease in queue.lease(9, visibility=30)] == [b"0"]
+        queue.ack([lease for lease in extended if lease])
+        assert queue.depth().open == 1
 
     def test_a_task_given_back_goes_to_the_end(self, queue: WorkQueue) -> None:
         queue.put([b"a", b"b"])
@@ -293,7 +312,7 @@ class WorkQueueConformance(abc.ABC):
             queue.lease(1, visibility=0)
         lease = self.one(queue)
         with pytest.raises(QueueInputError):
-            queue.extend(lease, visibility=-1)
+            queue.extend([lease], visibility=-1)
         with pytest.raises(QueueInputError):
             queue.nack(lease, delay=-1)
         assert queue.depth().open == 1
@@ -312,7 +331,8 @@ class WorkQueueConformance(abc.ABC):
         again = self.open_queue(tmp_path, "kept", clock)
         assert again.depth() == before
         assert [task.cause for task in again.dead()] == ["drill"]
-        assert again.extend(leased, visibility=30).task_id == leased.task_id
+        (extended,) = again.extend([leased], visibility=30)
+        assert extended is not None and extended.task_id == leased.task_id
         leases = again.lease(9, visibility=30)
         assert [(lease.body, lease.attempts) for lease in leases] == [(b"ready", 1), (b"back", 2)]
         again.ack([leased, *leases])
