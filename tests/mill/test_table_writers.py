@@ -23,8 +23,10 @@ def places(pattern: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "modules"),
     [
-        (r"(insert|update|delete)\(_?(manifest|manifest_table)\)", {"mill/manifest_writer.py"}),
-        (r"(?i)(insert into|update|delete from|replace into) mill_(manifest|audit_log|bit_log)", set()),
+        (r"(insert|update|delete)\(_?(manifest|manifest_table)\)", set()),
+        (r"insert_rows\(connection, _?(manifest|manifest_table),", {"mill/manifest_writer.py"}),
+        (r"(?i)(insert into|update|delete from|replace into) mill_manifest", {"mill/manifest_writer.py"}),
+        (r"(?i)(insert into|update|delete from|replace into) mill_(audit_log|bit_log)", set()),
         (r"\baudit_log\.append\(", set()),
         (r"\blog\.append\(audits\)", {"mill/processor.py"}),
         (r"(\b|_)bit_log\.append\(", {"mill/check_writer.py", "mill/rebuilding.py"}),

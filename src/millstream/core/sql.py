@@ -167,18 +167,25 @@ _CASES = 100  # each row is compared with half of them
 
 
 def insert_rows(
-    connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    conflict: str | None = None,
 ) -> int:
     """Insert those *rows* (values of *columns*, of types that the driver takes) whose key is new; returns how many.
 
-    Several hundred rows are one statement: a statement a row would cost a trip to the server, and with SQLite a
-    fight for the interpreter against every other thread.
+    What becomes of the others may be said by a clause *conflict* (``ON CONFLICT …``), of which an empty one makes them
+    an error. Several hundred rows are one statement: a statement a row would cost a trip to the server, and with SQLite
+    a fight for the interpreter against every other thread.
     """
     one = f"({', '.join([_mark(connection)] * len(columns))})"
-    added, verb = 0, f"INSERT {_or_leave(connection)}"
+    added, verb = 0, f"INSERT {_or_leave(connection)}" if conflict is None else "INSERT"
     for start in range(0, len(rows), _ROWS):
         chunk = rows[start : start + _ROWS]
-        text = f"{verb} INTO {table.name} ({', '.join(columns)}) VALUES {', '.join([one] * len(chunk))}"
+        into = f"{verb} INTO {table.name} ({', '.join(columns)})"
+        text = f"{into} VALUES {', '.join([one] * len(chunk))} {conflict or ''}"
         added += connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
     return added
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
-from millstream.core.sql import make_tables
+from millstream.core.sql import insert_rows, make_tables
 from millstream.mill.joining import groups
 from millstream.stores.audit import AuditAction, AuditEvent
 
@@ -43,6 +42,7 @@ COLUMNS = (
 )  # fmt: skip
 """The columns of the log as a table of text (reference mill §1.7)."""
 
+_FIELDS = tuple(column.name for column in _log.c)
 _VARIABLES = 500
 _CONTENT = (AuditAction.ADD_CONTENT, AuditAction.COPY_CONTENT, AuditAction.DELETE_CONTENT)
 
@@ -57,7 +57,7 @@ class AuditLog:
     def append(self, events: Sequence[AuditEvent]) -> None:
         """Add *events*; those that the log has already (by their numbers) are left out. Durable when this returns."""
         with self._engine.begin() as connection:
-            connection.execute(insert(_log).on_conflict_do_nothing(), [_values(event) for event in events])
+            insert_rows(connection, _log, _FIELDS, [_values(event) for event in events])
 
     def events(
         self, store: str | None = None, space: str | None = None, content_id: str | None = None, *, after: int = 0
@@ -130,5 +130,11 @@ def _text(value: object) -> str:
     return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _values(event: AuditEvent) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(event), "action": event.action.value}
+def _values(event: AuditEvent) -> tuple[Any, ...]:
+    values = msgspec.structs.asdict(event)
+    values |= {name: _json(values[name]) for name in ("properties", "acls")}
+    return tuple(values[name] for name in _FIELDS)
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode("utf-8")

@@ -6,14 +6,14 @@ as its table of text, and then they leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
-from millstream.core.sql import make_tables
+from millstream.core.sql import insert_rows, make_tables
 from millstream.mill.bitcheck import Verdict
 from millstream.mill.joining import groups
 from millstream.mill.manifest import CheckResult
@@ -54,9 +54,9 @@ class BitLog:
     def append(self, results: Iterable[CheckResult]) -> None:
         """Add what checks found; written twice it is there once. Durable when this returns."""
         for group in groups(results, _PURGED):
-            rows = [{name: getattr(result, name) for name in _FIELDS} for result in group]
+            rows = [_values(result) for result in group]
             with self._engine.begin() as connection:
-                connection.execute(insert(_log).on_conflict_do_nothing(), rows)
+                insert_rows(connection, _log, _FIELDS, rows)
 
     def results(self, store: str, space: str, *, since: int = 0) -> Iterator[CheckResult]:
         """The last check of each item of a space from time *since* on (microseconds), in the order of the ids."""
@@ -105,6 +105,9 @@ class BitLog:
 
 def _of(query: Any, store: str, space: str) -> Any:
     return query.where(_log.c.store == store, _log.c.space == space)
+
+
+_values: Callable[[CheckResult], tuple[Any, ...]] = operator.attrgetter(*_FIELDS)
 
 
 def _result(row: Any) -> CheckResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +14,10 @@ import sqlalchemy as sa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.combining import Combiner
 from millstream.core.errors import BusyError
-from millstream.core.sql import make_tables
+from millstream.core.sql import insert_rows, make_tables, update_rows
 from millstream.stores.audit.events import AuditEvent
 from millstream.stores.audit.holders import new_holder
+from millstream.stores.audit.targets import Targets
 from millstream.stores.protocol import ItemInfo, StoreError
 
 _metadata = sa.MetaData()
@@ -39,9 +39,6 @@ _outbox = sa.Table(
     sa.Index("audit_outbox_target", "store", "space", "content_id"),
     sqlite_autoincrement=True,
 )
-
-_LOCKS = 4096
-"""Locks over which items are spread; a few items share one."""
 
 
 class _State(enum.IntEnum):
@@ -74,21 +71,18 @@ class Outbox:
         self.holder = holder or new_holder()
         self._writing = threading.Lock()
         self._last = 0
-        self._targets = tuple(threading.RLock() for _ in range(_LOCKS))
+        self._targets = Targets()
         self._begin = Combiner(self._begin_all)
         self._change = Combiner(self._change_all)
         make_tables(engine, _metadata)
 
     def hold(self, store: str, space: str, content_id: str) -> AbstractContextManager[object]:
-        """The lock under which one item, or a space, is changed by the threads of this holder."""
-        return self._targets[hash((store, space, content_id)) % _LOCKS]
+        """While one item, or a space, is changed by a thread of this holder, the others wait."""
+        return self._targets.hold([(store, space, content_id)])
 
     def hold_all(self, store: str, space: str, content_ids: Iterable[str]) -> AbstractContextManager[object]:
-        """The locks under which these items are changed, taken in the one order that all take them in."""
-        held = contextlib.ExitStack()
-        for number in sorted({hash((store, space, content_id)) % _LOCKS for content_id in content_ids}):
-            held.enter_context(self._targets[number])
-        return held
+        """:meth:`hold` for many items at once."""
+        return self._targets.hold((store, space, content_id) for content_id in content_ids)
 
     def begin(self, event: AuditEvent, *, item: ItemInfo | None = None, had_space: bool = False) -> Intent:
         """Write down that *event* is to happen, where *item* or the space was before; gives it its number and time.
@@ -117,7 +111,7 @@ class Outbox:
                 event = msgspec.structs.replace(intent.event, at=self._last, number=number)
                 begun.append(msgspec.structs.replace(intent, event=event))
             if rows := [_row(intent) for intent in begun if isinstance(intent, Intent)]:
-                connection.execute(_INSERT, rows)
+                insert_rows(connection, _outbox, _COLUMNS, rows, conflict="")
             return begun
 
     def add(self, events: Sequence[AuditEvent]) -> int:
@@ -215,19 +209,19 @@ class Outbox:
             numbers = list(connection.execute(query).scalars())
         if numbers:
             put(numbers)
-            delivered = (
-                sa.update(_outbox).where(_outbox.c.number == sa.bindparam("which")).values(state=_State.DELIVERED)
-            )
+            delivered = sa.update(_outbox).where(_outbox.c.number.in_(numbers)).values(state=_State.DELIVERED)
             with self._writing, self._engine.begin() as connection:
-                connection.execute(delivered, [{"which": number} for number in numbers])
+                connection.execute(delivered)
         return len(numbers)
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Forget events that were processed."""
-        values = [{"which": number} for number in numbers]
-        if values:
+        gone = list(numbers)
+        if gone:
             with self._writing, self._engine.begin() as connection:
-                connection.execute(sa.delete(_outbox).where(_outbox.c.number == sa.bindparam("which")), values)
+                for start in range(0, len(gone), _CHUNK):
+                    some = _outbox.c.number.in_(gone[start : start + _CHUNK])
+                    connection.execute(sa.delete(_outbox).where(some))
 
     def pending(self, store: str, space: str, content_ids: Sequence[str] | None = None) -> set[str]:
         """The content ids of the space that have events, done or intended, which were not processed yet.
@@ -245,20 +239,18 @@ class Outbox:
 
     def _change_all(self, changes: Sequence[tuple[AuditEvent, _State]]) -> Sequence[None]:
         """Write down what several threads have to say of intended events, in one transaction."""
+        columns, intended = _outbox.c, {"state": int(_State.INTENDED)}
         with self._writing, self._engine.begin() as connection:
-            values = [{"which": e.number, "new": state, "told": msgspec.json.encode(e)} for e, state in changes]
-            connection.execute(_CHANGE, values)
+            for state in _State:
+                told = [(event.number, msgspec.json.encode(event)) for event, new in changes if new == state]
+                update_rows(
+                    connection, columns.event, columns.number, told, change={"state": int(state)}, only=intended
+                )
         return [None] * len(changes)
 
 
-_CHANGE = (
-    sa.update(_outbox)
-    .where(_outbox.c.number == sa.bindparam("which"), _outbox.c.state == _State.INTENDED)
-    .values(state=sa.bindparam("new"), event=sa.bindparam("told"))
-)
-
-
-_INSERT = sa.insert(_outbox)
+_COLUMNS = tuple(column.name for column in _outbox.c)
+_CHUNK = 1000
 _LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'"
 """The greatest number that was ever given; no event gets one of those again."""
 _NEWEST = sa.select(_outbox.c.at).order_by(_outbox.c.number.desc()).limit(1)
@@ -283,14 +275,11 @@ def _target(event: AuditEvent) -> tuple[str, ...]:
     return event.store, event.space, event.content_id
 
 
-def _row(intent: Intent) -> dict[str, Any]:
-    event = intent.event
-    return {
-        "number": event.number, "holder": intent.holder, "state": _State.INTENDED, "at": event.at,
-        "store": event.store, "space": event.space, "content_id": event.content_id,
-        "event": msgspec.json.encode(msgspec.structs.replace(event, number=0)),
-        "item": None if intent.item is None else msgspec.json.encode(intent.item), "had_space": intent.had_space,
-    }  # fmt: skip
+def _row(intent: Intent) -> tuple[Any, ...]:
+    """The values of :data:`_COLUMNS`."""
+    event, item = intent.event, None if intent.item is None else msgspec.json.encode(intent.item)
+    told = msgspec.json.encode(event)
+    return event.number, intent.holder, int(_State.INTENDED), event.at, *_target(event), told, item, intent.had_space
 
 
 def _intent(row: Any) -> Intent:
