@@ -1,4 +1,6 @@
-"""Puts items together into an audited store, and is killed at a given step: ``python bulk_crasher.py FOLDER STEP…``.
+"""Puts items together into an audited store, and is killed at a step: ``python bulk_crasher.py HOW FOLDER STEP…``.
+
+HOW is ``whole`` where one sync brings all drafts onto the disk, ``each`` where every file is synced.
 
 A step is every call that brings something onto the disk, or is about to: in the folder of the store and in the outbox.
 Every step is tried in a child of its own and in a folder of its own.
@@ -18,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.stores import LocalStore
+from millstream.stores import LocalStore, drafts
 from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import NewItem
 
@@ -64,13 +66,15 @@ def put(folder: Path, last: int) -> None:
 
     for name in ("rename", "fsync", "write"):
         setattr(os, name, stepping(getattr(os, name), step))
+    drafts.sync_whole = stepping(drafts.sync_whole, step)  # type: ignore[assignment]
     for name in ("begin_all", "done_all"):
         setattr(audited.outbox, name, stepping(getattr(audited.outbox, name), step))
     assert audited.bulk is not None
     audited.bulk.put("s", items())
 
 
-def main(folder: Path, wanted: list[int]) -> None:
+def main(how: str, folder: Path, wanted: list[int]) -> None:
+    drafts.can_sync_whole = lambda _folder: how == "whole"  # type: ignore[assignment]
     for last in wanted:
         child = os.fork()
         if child == 0:
@@ -81,4 +85,4 @@ def main(folder: Path, wanted: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [int(text) for text in sys.argv[2:]])
+    main(sys.argv[1], Path(sys.argv[2]), [int(text) for text in sys.argv[3:]])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import importlib.util
 import io
+import os
 import random
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -24,13 +28,17 @@ from millstream.stores import (
     ItemNotFoundError,
     LocalStore,
     MemoryStore,
+    MountedStore,
     SpaceNotFoundError,
     StoreError,
     StoreInputError,
     StoreUnavailableError,
+    drafts,
 )
 from millstream.stores.audit import AuditAction, AuditBusyError, AuditedStore, Outbox
+from millstream.stores.audit.targets import Targets
 from millstream.stores.bulk import SMALL, NewItem, bulk_of
+from millstream.stores.hashing import Digests
 from millstream.testing.store_content import ODD_IDS
 
 CRASHER = Path(__file__).with_name("bulk_crasher.py")
@@ -63,7 +71,10 @@ def kinds(answers: Sequence[object]) -> list[type]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_put_together_is_as_if_it_was_put_one_by_one(tmp_path: Path, seed: int) -> None:
+def test_what_is_put_together_is_as_if_it_was_put_one_by_one(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "can_sync_whole", lambda _folder: seed % 2 == 0)
     one, many = LocalStore(tmp_path / "one"), LocalStore(tmp_path / "many")
     names = random.Random(seed).sample(ODD_IDS, 12)
     for store in (one, many):
@@ -79,6 +90,9 @@ def test_what_is_put_together_is_as_if_it_was_put_one_by_one(tmp_path: Path, see
     assert [entry.content_id for entry in many.entries("s")] == [entry.content_id for entry in one.entries("s")]
     assert many.bulk.infos("s", names) == [many.info("s", name) for name in names] == put
     assert many.bulk.read("s", names) == [name.encode() for name in names]
+    hashes = [one for one in many.bulk.hashes("s", names) if isinstance(one, Digests)]
+    assert [one.sha256 for one in hashes] == [hashlib.sha256(name.encode()).hexdigest() for name in names]
+    assert [one.size for one in hashes] == [len(name.encode()) for name in names]
 
 
 def test_an_item_with_which_something_is_wrong_keeps_no_other_from_being_done(store: LocalStore) -> None:
@@ -108,6 +122,54 @@ def test_large_items_are_not_read_together_with_others(store: LocalStore) -> Non
     store.put("s", "small", io.BytesIO(b"x" * SMALL))
     large, small = store.bulk.read("s", ["large", "small"])
     assert isinstance(large, StoreError) and small == b"x" * SMALL
+    assert kinds(store.bulk.hashes("s", ["large", "small", "none"])) == [StoreError, Digests, ItemNotFoundError]
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("s", "a", io.BytesIO(b"12345"))
+    read = os.read
+
+    def grow(handle: int, count: int) -> bytes:
+        with store.path_of("s", "a").open("ab") as file:
+            file.write(b"6789" if file.tell() < 9 else b"")
+        return read(handle, count)
+
+    monkeypatch.setattr(os, "read", grow)
+    assert store.bulk.read("s", ["a"]) == [b"123456789"]
+
+
+def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "can_sync_whole", lambda _folder: True)
+
+    def fail(_folder: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(drafts, "sync_whole", fail)
+    outbox = Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+    audited = AuditedStore(store, outbox, "1")
+    assert audited.bulk is not None
+    with pytest.raises(StoreError, match="Input/output error"):
+        audited.bulk.put("s", [new(f"{n}") for n in range(8)])
+    assert (store.entries("s"), outbox.events(), outbox.open_intents()) == ([], [], [])
+    assert not list((tmp_path / "store").rglob("drafts/*/*/*")), "no draft is left"
+
+
+def test_no_single_file_is_synced_where_one_sync_does_for_all(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "can_sync_whole", lambda _folder: True)
+    synced: list[bool] = []
+    sync_whole, fsync = drafts.sync_whole, os.fsync
+    monkeypatch.setattr(drafts, "sync_whole", lambda folder: synced.append(True) or sync_whole(folder))
+    store.bulk.put("s", [new(f"folder/{n}") for n in range(40)])
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(False) or fsync(handle))
+    synced.clear()
+    store.bulk.put("s", [new(f"folder/{n}") for n in range(40, 80)])
+    assert synced == [True, True, False], "drafts, the folders of descriptions, the folder of the items"
 
 
 def test_a_space_or_a_disk_that_is_not_there_is_no_empty_one(store: LocalStore, tmp_path: Path) -> None:
@@ -146,11 +208,13 @@ def test_threads_that_put_the_same_items_store_each_once(store: LocalStore) -> N
     assert (seen.count(ItemInfo), seen.count(AlreadyExistsError)) == (40, 120)
 
 
-def test_p6_killed_at_any_step_every_item_is_whole_or_absent_and_its_event_says_which(tmp_path: Path) -> None:
-    steps = [str(number) for number in range(0, 160, 9)]
-    done = subprocess.run(
-        [sys.executable, str(CRASHER), str(tmp_path), *steps], capture_output=True, text=True, timeout=120, check=True
-    )
+@pytest.mark.parametrize(("how", "stride"), [("whole", 5), ("each", 9)])
+def test_p6_killed_at_any_step_every_item_is_whole_or_absent_and_its_event_says_which(
+    tmp_path: Path, how: str, stride: int
+) -> None:
+    steps = [str(number) for number in range(0, 160, stride)]
+    command = [sys.executable, str(CRASHER), how, str(tmp_path), *steps]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     outcomes = dict(line.split() for line in done.stdout.splitlines())
     assert outcomes[steps[0]] == "9" and outcomes[steps[-1]] == "0"
     found = set()
@@ -167,6 +231,59 @@ def test_p6_killed_at_any_step_every_item_is_whole_or_absent_and_its_event_says_
         found.add(len(stored))
         database.dispose()
     assert {0, len(crasher.BODIES)} <= found
+
+
+def test_a_store_with_mounts_does_many_of_its_own_items_at_once(store: LocalStore, tmp_path: Path) -> None:
+    far, near = LocalStore(tmp_path / "far"), MemoryStore()
+    for space, where in (("far", far), ("near", near)):
+        where.create_space(space)
+    mounted = MountedStore(store, {"far": far, "near": near})
+    assert mounted.bulk is not None
+    for space in ("s", "far"):
+        assert kinds(mounted.bulk.put(space, [new("a")])) == [ItemInfo]
+        assert mounted.bulk.infos(space, ["a"]) == [mounted.info(space, "a")]
+        assert (mounted.bulk.read(space, ["a"]), kinds(mounted.bulk.hashes(space, ["a"]))) == ([b"body"], [Digests])
+    assert (len(store.entries("s")), len(far.entries("far"))) == (1, 1)
+    near.put("near", "a", io.BytesIO(b"body"))
+    bulk = mounted.bulk
+    for answer in (bulk.infos("near", ["a"]), bulk.read("near", ["a"]), bulk.hashes("near", ["a"])):
+        assert kinds(answer) == [StoreError]
+    assert kinds(bulk.put("near", [new("b")])) == [StoreError]
+    assert bulk_of(MountedStore(near, {"far": far})) is None
+
+
+class TestTargets:
+    """What a thread holds."""
+
+    def test_threads_with_many_targets_never_hold_the_same_one_and_never_wait_for_each_other(self) -> None:
+        targets, inside, most = Targets(), Counter[str](), 0
+        draw = random.Random(1)
+        orders = [[draw.sample("abcdefgh", 5) for _ in range(50)] for _ in range(6)]
+
+        def work(order: list[list[str]]) -> None:
+            nonlocal most
+            for names in order:
+                with targets.hold([("1", "s", name) for name in names]):
+                    inside.update(names)
+                    most = max(most, *inside.values())
+                    inside.subtract(names)
+
+        threads = [threading.Thread(target=work, args=(order,), daemon=True) for order in orders]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in threads)
+        assert most == 1
+
+    def test_others_go_on_meanwhile(self) -> None:
+        targets = Targets()
+        with targets.hold([("1", "s", "a"), ("1", "s", "b")]), targets.hold([("1", "s", "c"), ("2", "s", "a")]):
+            pass
+        with contextlib.suppress(ValueError), targets.hold([("1", "s", "a")]):
+            raise ValueError
+        with targets.hold([("1", "s", "a")]):
+            pass
 
 
 class TestAudit:

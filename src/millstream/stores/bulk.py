@@ -11,6 +11,7 @@ from typing import Protocol, cast
 
 import msgspec
 
+from millstream.stores.hashing import Digests
 from millstream.stores.protocol import DEFAULT_MIMETYPE, ItemInfo, Store, StoreError
 
 SMALL = 1024 * 1024
@@ -40,6 +41,11 @@ class Bulk(Protocol):
 
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         """The bytes of each item, or an error where it has more than :data:`SMALL`."""
+        ...
+
+    def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
+        """The size and SHA-256 of the bytes of each item as they are now; an error where there are more than
+        :data:`SMALL`."""
         ...
 
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import shutil
 from pathlib import Path
@@ -91,10 +90,12 @@ class Descriptions:
 
 def _read(folder: int, name: str) -> bytes:
     handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    with io.FileIO(handle, "rb") as file:
-        data = file.read(_USUAL) or b""
-        if len(data) == _USUAL:
-            data += file.read(MAX_BYTES + 1 - _USUAL) or b""
+    try:
+        data = os.read(handle, _USUAL)
+        while len(data) >= _USUAL and len(data) <= MAX_BYTES and (more := os.read(handle, MAX_BYTES)):
+            data += more
+    finally:
+        os.close(handle)
     if len(data) > MAX_BYTES:
         raise DamagedSidecarError(f"the sidecar {name} is larger than {MAX_BYTES} bytes: put its item again")
     return data

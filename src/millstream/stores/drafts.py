@@ -14,11 +14,15 @@ import os
 import secrets
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from millstream.core.whole_sync import can_sync_whole, sync_whole
 from millstream.stores.folders import make_folder
+
+_MANY = 8
+"""For fewer files than that a sync of each is cheaper than one of all that is written to their filesystem."""
 
 _PARTS = 8
 """Folders over which the drafts of a writer are spread: the kernel makes and moves files of one folder one by one."""
@@ -37,6 +41,7 @@ class Drafts:
         self._token = secrets.token_hex(8)
         self._lock = _hold(base / f"{self._token}.lock")
         self._folders = _open_parts(make_folder(root, (*names, self._token)))
+        self._whole = can_sync_whole(self._folders[0])
         self._numbers = itertools.count(1)
         weakref.finalize(self, _leave, base / self._token, self._lock, self._folders, os.getpid())
 
@@ -49,21 +54,17 @@ class Drafts:
         finally:
             draft.discard()
 
-    def write(self, data: bytes) -> tuple[WrittenDraft, os.stat_result]:
-        """A new draft of *data*, on the disk, and its status. The caller moves it into place or discards it."""
-        draft = WrittenDraft(*self._new())
-        handle = _create(draft.folder, draft.name)
+    @contextlib.contextmanager
+    def group(self, count: int) -> Iterator[DraftGroup]:
+        """About *count* small drafts, those removed at the end of the block that were not moved into place."""
+        part, name = self._new()
+        folder = os.open(".", os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY, dir_fd=part)
+        group = DraftGroup(folder, name, self._whole and count >= _MANY)
         try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(handle, left) :]
-            os.fsync(handle)
-            return draft, os.fstat(handle)
-        except BaseException:
-            draft.discard()
-            raise
+            yield group
         finally:
-            os.close(handle)
+            group.discard()
+            os.close(folder)
 
     def _new(self) -> tuple[int, str]:
         number = next(self._numbers)
@@ -71,7 +72,7 @@ class Drafts:
 
 
 class WrittenDraft:
-    """A file whose bytes are on the disk, and that is not in place yet."""
+    """A file whose bytes are written, and that is not in place yet."""
 
     def __init__(self, folder: int, name: str) -> None:
         self.folder, self.name, self._placed = folder, name, False
@@ -91,6 +92,52 @@ class WrittenDraft:
         if not self._placed:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.name, dir_fd=self.folder)
+
+
+class DraftGroup:
+    """Drafts that are written one after the other and brought onto the disk together.
+
+    They lie in *folder*, opened for the group alone, under names that begin with *name*. With *whole* one sync of their
+    filesystem stands for one of each file: a hundred syncs are a hundred turns of its journal.
+    """
+
+    def __init__(self, folder: int, name: str, whole: bool) -> None:
+        self._folder, self._name, self._whole = folder, name, whole
+        self._drafts: list[WrittenDraft] = []
+
+    def write(self, data: bytes) -> tuple[WrittenDraft, os.stat_result]:
+        """A new draft of *data*, and its status; durable only after :meth:`sync`."""
+        draft = WrittenDraft(self._folder, f"{self._name}-{len(self._drafts)}")
+        handle = _create(draft.folder, draft.name)
+        self._drafts.append(draft)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(handle, left) :]
+            if not self._whole:
+                os.fsync(handle)
+            return draft, os.fstat(handle)
+        finally:
+            os.close(handle)
+
+    def sync(self) -> None:
+        """Bring all drafts onto the disk."""
+        if self._whole:
+            sync_whole(self._folder)
+
+    def sync_folders(self, folders: Iterable[int]) -> None:
+        """Make what was moved into these open *folders* of the same filesystem durable."""
+        wanted = dict.fromkeys(folders)
+        if self._whole and len(wanted) >= _MANY:
+            sync_whole(self._folder)
+            return
+        for folder in wanted:
+            os.fsync(folder)
+
+    def discard(self) -> None:
+        """Remove the drafts that are not in place."""
+        for draft in self._drafts:
+            draft.discard()
 
 
 class Draft(WrittenDraft):

@@ -1,21 +1,21 @@
-"""Many items of a local store in one go: folders are opened once, and synced once after the renames of all items."""
+"""Many items of a local store in one go: folders are opened once, and all files and all renames are synced together."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.checks import check_mimetype, check_promise, check_properties
 from millstream.stores.descriptions import Descriptions
-from millstream.stores.drafts import WrittenDraft
+from millstream.stores.drafts import DraftGroup, WrittenDraft
 from millstream.stores.folders import OpenFolders
+from millstream.stores.hashing import Digests
 from millstream.stores.local_writer import LocalWriter
 from millstream.stores.names import check_content_id, check_space
 from millstream.stores.os_errors import store_error, translated
@@ -33,9 +33,11 @@ from millstream.stores.spelling import item_paths, spell_name
 Answer = TypeVar("Answer")
 P = ParamSpec("P")
 
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
 
 class _Written(NamedTuple):
-    """An item whose bytes and description are on the disk, and are not in place yet."""
+    """An item whose bytes and description are written, and are not in place yet."""
 
     item: NewItem
     draft: WrittenDraft
@@ -63,9 +65,13 @@ class LocalBulk:
         with self._folders(space) as folders:
             return [self._each(self._read, folders, space, one) for one in content_ids]
 
+    def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
+        with self._folders(space) as folders:
+            return [self._each(self._hash, folders, space, one) for one in content_ids]
+
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
         found: dict[str, ItemInfo | StoreError] = {}
-        with self._folders(space) as folders, contextlib.ExitStack() as drafts:
+        with self._folders(space) as folders, self._writer.group(2 * len(items)) as drafts:
             written = []
             for item in items:
                 one = self._each(self._write, folders, space, item, drafts)
@@ -73,8 +79,9 @@ class LocalBulk:
                     found[item.content_id] = one
                 else:
                     written.append(one)
+            drafts.sync()
             with self._writer.lock_all([one.item.content_id for one in written]):
-                found |= self._place(folders, space, written)
+                found |= self._place(folders, space, written, drafts)
         return [found[item.content_id] for item in items]
 
     def _info(self, folders: OpenFolders, space: str, content_id: str) -> ItemInfo:
@@ -91,9 +98,18 @@ class LocalBulk:
         where, status = self._find(folders, space, content_id)
         if status.st_size > SMALL:
             raise StoreError(f"{content_id!r} has {status.st_size:,} bytes; at most {SMALL:,} are read in one go")
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with io.FileIO(os.open(where.name, flags, dir_fd=where.folder), "rb") as file:
-            return file.readall()
+        handle = os.open(where.name, _READING, dir_fd=where.folder)
+        try:
+            data = os.read(handle, status.st_size + 1)
+            while len(data) > status.st_size and (more := os.read(handle, SMALL)):  # it grows
+                data += more
+            return data
+        finally:
+            os.close(handle)
+
+    def _hash(self, folders: OpenFolders, space: str, content_id: str) -> Digests:
+        data = self._read(folders, space, content_id)
+        return Digests(len(data), {"sha256": hashlib.sha256(data).hexdigest()})
 
     def _find(self, folders: OpenFolders, space: str, content_id: str) -> tuple[_Target, os.stat_result]:
         for path in item_paths(space, content_id):
@@ -107,19 +123,19 @@ class LocalBulk:
             )
         raise ItemNotFoundError(f"there is no {content_id!r} in the space {space!r} of {self._root}")
 
-    def _write(self, _folders: OpenFolders, _space: str, item: NewItem, drafts: contextlib.ExitStack) -> _Written:
+    def _write(self, _folders: OpenFolders, _space: str, item: NewItem, drafts: DraftGroup) -> _Written:
         check_content_id(item.content_id)
         check_mimetype(item.mimetype)
         kept, sha256 = check_properties(item.properties), hashlib.sha256(item.data).hexdigest()
         check_promise(item.content_id, sha256, item.sha256)
-        draft, status = self._writer.write(item.data)
-        drafts.callback(draft.discard)
+        draft, status = drafts.write(item.data)
         about = Description(status.st_ino, status.st_mtime_ns, item.mimetype, len(item.data), sha256, kept)
-        sidecar, _ = self._writer.write(encode_sidecar(Sidecar(item.content_id, (about,))))
-        drafts.callback(sidecar.discard)
+        sidecar, _ = drafts.write(encode_sidecar(Sidecar(item.content_id, (about,))))
         return _Written(item, draft, sidecar, status, about)
 
-    def _place(self, folders: OpenFolders, space: str, written: Sequence[_Written]) -> dict[str, ItemInfo | StoreError]:
+    def _place(
+        self, folders: OpenFolders, space: str, written: Sequence[_Written], drafts: DraftGroup
+    ) -> dict[str, ItemInfo | StoreError]:
         """Describe all files, durably, then put them in place, durably; their locks are held."""
         found: dict[str, ItemInfo | StoreError] = {}
         described: list[tuple[_Written, _Target]] = []
@@ -132,7 +148,7 @@ class LocalBulk:
                 continue
             sidecars.add(self._descriptions.move_into(folders, spell_name(space), content_id, one.sidecar))
             described.append((one, where))
-        _sync(sidecars)
+        drafts.sync_folders(sidecars)
         for one, where in described:
             try:
                 one.draft.move(where.folder, where.name)
@@ -140,7 +156,7 @@ class LocalBulk:
                 found[one.item.content_id] = store_error(self._doing(space), error)
                 continue
             found[one.item.content_id] = describe_item(one.item.content_id, one.status, one.description)
-        _sync(where.folder for _, where in described)
+        drafts.sync_folders(where.folder for _, where in described)
         return found
 
     def _free(self, folders: OpenFolders, space: str, content_id: str) -> _Target:
@@ -192,8 +208,3 @@ def _status(where: _Target) -> os.stat_result | None:
         return os.stat(where.name, dir_fd=where.folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def _sync(folders: Iterable[int]) -> None:
-    for folder in dict.fromkeys(folders):
-        os.fsync(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from millstream.core.durable import write_durably
 from millstream.stores.descriptions import sidecar_digest
-from millstream.stores.drafts import Draft, Drafts, WrittenDraft
+from millstream.stores.drafts import Draft, DraftGroup, Drafts
 from millstream.stores.folders import make_folder
 from millstream.stores.locks import Locks
 from millstream.stores.protocol import StoreError
@@ -33,9 +33,9 @@ class LocalWriter:
         """A new draft; see :meth:`Drafts.draft`."""
         return self._open()[1].draft()
 
-    def write(self, data: bytes) -> tuple[WrittenDraft, os.stat_result]:
-        """A draft of *data* that is on the disk, and its status; see :meth:`Drafts.write`."""
-        return self._open()[1].write(data)
+    def group(self, count: int) -> AbstractContextManager[DraftGroup]:
+        """About *count* drafts that are synced together; see :meth:`Drafts.group`."""
+        return self._open()[1].group(count)
 
     def lock(self, content_id: str) -> AbstractContextManager[None]:
         """Hold the lock of *content_id* for the block; see :class:`Locks`."""

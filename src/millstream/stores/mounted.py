@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO
 from urllib.parse import quote
 
+from millstream.stores.bulk import Bulk, bulk_of
+from millstream.stores.mounted_bulk import MountedBulk
 from millstream.stores.names import check_space, order_key
 from millstream.stores.protocol import DEFAULT_MIMETYPE, Access, Entry, ItemInfo, Store, StoreInputError
 
@@ -15,7 +17,8 @@ class MountedStore:
     """The store *base*, in which the spaces named in *mounts* are those of the same names in other stores.
 
     Its URL is that of *base* with one ``mount=SPACE:URL`` a mount in the query. A mounted space hides one of that name
-    in *base*. *base* itself must not be a mounted store. The methods are those of :class:`Store`.
+    in *base*. *base* itself must not be a mounted store. The methods are those of :class:`Store`; ``bulk`` does many
+    items at once, where *base* does.
     """
 
     def __init__(self, base: Store, mounts: Mapping[str, Store]) -> None:
@@ -23,6 +26,8 @@ class MountedStore:
             raise StoreInputError(f"{base.url} has mounts already: name all of them in one MountedStore")
         self._base = base
         self._mounts = {check_space(space): store for space, store in mounts.items()}
+        own = bulk_of(base)
+        self.bulk: Bulk | None = None if own is None else MountedBulk(own, self._mounts)
 
     @property
     def url(self) -> str:

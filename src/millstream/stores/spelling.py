@@ -20,6 +20,9 @@ _NAME_BYTES = 255
 _LONGEST_PATH = 2048
 _ODD = re.compile(r"[%\x00-\x1f\x7f]")
 _ODD_OR_SLASH = re.compile(r"[%/\x00-\x1f\x7f]")
+_PLAIN = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_. -]*/)*[A-Za-z0-9_-][A-Za-z0-9_. -]*")
+_SHORT = 80
+"""So long a plain id is one name even where each of its bytes is escaped."""
 _UNIT = re.compile(r"%[0-9A-F]{2}|[^%]", re.DOTALL)
 
 
@@ -27,6 +30,8 @@ _UNIT = re.compile(r"%[0-9A-F]{2}|[^%]", re.DOTALL)
 def spellings(content_id: str) -> tuple[tuple[str, ...], ...]:
     """The relative paths (as tuples of names) under which *content_id* may be kept, the natural one first."""
     segments = content_id.split("/")
+    if len(content_id) <= _SHORT and _PLAIN.fullmatch(content_id):
+        return tuple(segments), (FLAT_FOLDER, content_id.replace("/", "%2F"))
     flat = (FLAT_FOLDER, *_names(_escape(content_id, _ODD_OR_SLASH)))
     if not all(segments):
         return (flat,)

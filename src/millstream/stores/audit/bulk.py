@@ -11,6 +11,7 @@ import msgspec
 from millstream.stores.audit.events import AuditAction, AuditEvent
 from millstream.stores.audit.outbox import AuditBusyError, Intent, Outbox
 from millstream.stores.bulk import Bulk, NewItem
+from millstream.stores.hashing import Digests
 from millstream.stores.protocol import AlreadyExistsError, ItemInfo, ItemNotFoundError, StoreError
 
 
@@ -36,6 +37,9 @@ class AuditedBulk:
 
     def read(self, space: str, content_ids: Sequence[str]) -> Sequence[bytes | StoreError]:
         return self._bulk.read(space, content_ids)
+
+    def hashes(self, space: str, content_ids: Sequence[str]) -> Sequence[Digests | StoreError]:
+        return self._bulk.hashes(space, content_ids)
 
     def put(self, space: str, items: Sequence[NewItem]) -> Sequence[ItemInfo | StoreError]:
         """An item of which a change is open is an :class:`AuditBusyError`: it is settled when it comes alone."""
