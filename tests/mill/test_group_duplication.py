@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from millstream.mill.duplicator import DuplicationProcessor
 from millstream.mill.place import Place
 from millstream.mill.processor import Registry, Result, Sink
 from millstream.mill.tasks import BitCheck, Duplicate, QueueName, encode_task
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.workers import GROWTH, TAKE, TOGETHER, WorkerManager, WorkerSettings
 from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import SMALL
@@ -115,6 +116,20 @@ def test_what_is_put_together_is_audited(world: Any) -> None:
     assert (event.action.value, event.content_id, event.size) == ("ADD_CONTENT", "absent", 6)
 
 
+def test_the_space_of_a_first_copy_is_made_for_all_of_them(new_world: Callable[..., Any], tmp_path: Path) -> None:
+    made = new_world({"1": LocalStore(tmp_path / "1"), "2": LocalStore(tmp_path / "2")})
+    names = [f"{n}" for n in range(30)]
+    for name in names:
+        made.put(Place("1", "s", name), name.encode(), p="1")
+    group = [Duplicate("1", "2", "s", name) for name in names]
+    processor = DuplicationProcessor(made.providers, made.manifest)
+    gone = [Duplicate("1", "2", "gone", name) for name in names]
+    assert processor.process_group(gone) == [None] * 30 and not made.stores["2"].has_space("gone")
+    results = processor.process_group(group)
+    assert [result.summary.split()[0] for result in results if result] == ["D12"] * 30
+    assert [made.read(Place("2", "s", name)) for name in names] == [name.encode() for name in names]
+
+
 def test_stores_without_a_way_for_many_items_get_them_one_by_one(new_world: Callable[..., Any]) -> None:
     world = new_world()
     for name in NAMES:
@@ -156,12 +171,33 @@ def manage(world: Any, processor: Any, names: list[str], **more: Any) -> Any:
     return WorkerManager([queue], registry, sink, world.clock, settings).run_until_drained()
 
 
-def test_a_worker_gets_at_most_ten_tasks_together_and_the_odd_ones_alone(new_world: Callable[..., Any]) -> None:
-    world, names = new_world(), [f"{n:02}" for n in range(25)]
-    processor = Grouping(*names[1:])
-    assert manage(world, processor, names).done == 25
-    assert [len(group) for group in processor.groups] == [10, 10, 5]
-    assert processor.alone == ["00"]
+def test_groups_grow_while_all_of_them_is_done_together(new_world: Callable[..., Any]) -> None:
+    world, names = new_world(), [f"{n:03}" for n in range(600)]
+    processor = Grouping(*names)
+    assert manage(world, processor, names).done == 600
+    assert [len(group) for group in processor.groups] == [TAKE, TAKE * GROWTH, TOGETHER, TOGETHER, TOGETHER, 70]
+    assert (sorted(chain.from_iterable(processor.groups)), processor.alone) == (names, [])
+
+
+def test_where_there_are_odd_ones_a_worker_gets_ten_tasks_together(new_world: Callable[..., Any]) -> None:
+    world, names = new_world(), [f"{n:03}" for n in range(80)]
+    processor = Grouping(*(name for name in names if not name.endswith("4")))
+    assert manage(world, processor, names).done == 80
+    assert [len(group) for group in processor.groups] == [TAKE] * 8
+    assert processor.alone == [name for name in names if name.endswith("4")]
+
+
+def test_tasks_that_come_one_by_one_are_taken_ten_at_a_time_at_most(new_world: Callable[..., Any]) -> None:
+    world, names = new_world(), [f"{n:02}" for n in range(60)]
+    held: list[int] = []
+
+    class Alone(Grouping):
+        def process(self, task: Any, attempt: int) -> Result:
+            held.append(world.queue("low").depth().leased)
+            return super().process(task, attempt)
+
+    assert manage(world, Alone(), names).done == 60
+    assert max(held) <= 10 + WorkerSettings().group
 
 
 def test_a_lone_task_and_one_that_failed_before_are_not_done_together(new_world: Callable[..., Any]) -> None:

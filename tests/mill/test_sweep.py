@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millstream.mill.checker import Checked
+from millstream.mill.checker import BitCheckProcessor, Checked, Checker
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.place import Place
 from millstream.mill.report import ReportResult
 from millstream.mill.sweep import check_space
-from millstream.mill.tasks import BitError, QueueName, Repair
+from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import LocalStore
+from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper, UnavailableStore, VanishingStore, truncates
 
@@ -53,6 +55,40 @@ def test_every_kind_of_damage_is_found_under_its_row(world: Any) -> None:
     tally = sweep(world)
     assert (tally.result, tally.listed) == (ReportResult.FAILURE, 6)
     assert rows(tally) == {"item 0": "B3", "item 1": "B18", "item 2": "B3", "item 3": "B24", "item 5": "B19"}
+
+
+def test_many_items_are_found_as_one_by_one_they_are(
+    world: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bodies = {f"more/{number:03}": b"%d" % number for number in range(230)} | {"large": b"x" * (SMALL + 1)}
+    for name, body in bodies.items():
+        world.put(Place("1", "s", name), body)
+    store = world.stores["1"]
+    for name in ("item 0", "more/007", "large"):
+        flip_bit(store.path_of("s", name))
+    remove(store.path_of("s", "more/150"))
+    digest = hashlib.sha256(b"more/200").hexdigest()
+    (tmp_path / "1" / ".millstream" / "sidecars" / "s" / digest[0] / f"{digest}.json").write_bytes(b"{}")
+    together = sweep(world)
+    sour = dict.fromkeys(("item 0", "more/007", "large"), "B3")
+    assert rows(together) == {**sour, "more/150": "B18", "more/200": "B22"}
+    monkeypatch.setattr(store, "bulk", None)
+    alone = sweep(world)
+    assert rows(together) == rows(alone)
+    fields = ("result", "listed", "checked", "coverage", "bytes")
+    assert [getattr(together, name) for name in fields] == [getattr(alone, name) for name in fields]
+
+
+def test_checks_as_tasks_are_done_together_where_all_is_in_order(world: Any) -> None:
+    flip_bit(world.stores["1"].path_of("s", "item 3"))
+    world.put(Place("1", "s", "large"), b"x" * (SMALL + 1))
+    names = [*(f"item {number}" for number in range(5)), "large", "none"]
+    tasks = [BitCheck("1", "s", name) for name in names] + [BitCheck("2", "s", "item 0")]
+    results = BitCheckProcessor(Checker(world.providers, world.manifest)).process_group(tasks)
+    assert [result is not None for result in results] == [True, True, True, False, True, False, False, True]
+    processor = BitCheckProcessor(Checker(world.providers, world.manifest))
+    for task, result in zip(tasks, results, strict=True):
+        assert result is None or result == processor.process(task, 1)
 
 
 def test_findings_ask_for_repair_where_another_copy_is_recorded_good(world: Any) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -25,7 +26,9 @@ from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair, Task
 from millstream.stores.audit import AuditEvent
-from millstream.stores.protocol import StoreError
+from millstream.stores.bulk import SMALL
+from millstream.stores.hashing import Digests
+from millstream.stores.protocol import ItemInfo, StoreError
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -52,19 +55,30 @@ class Checker:
         audit = self.audit_sums(place.store, place.space, [place.content_id])[place.content_id]
         return self.check_row(place, row, audit, attempt=attempt)
 
+    def check_many(self, store: str, space: str, content_ids: Sequence[str]) -> Iterator[Checked]:
+        """Check those of *content_ids* that can be looked at and read together; the others are left out."""
+        rows = self._manifest.get_many(store, space, content_ids)
+        audit = self.audit_sums(store, space, content_ids)
+        for name, seen in zip(content_ids, self.observe_many(store, space, content_ids), strict=True):
+            if seen is not None:
+                yield self.check_row(Place(store, space, name), rows.get(name), audit[name], seen=seen)
+
     def audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
         """What the audit says of some items, by id (:meth:`AuditTrail.sums`)."""
         if self._trail is None:
             return dict.fromkeys(content_ids, Answer.NOT_KEPT)
         return self._trail.sums(store, space, content_ids)
 
-    def sweep(self, place: Place, row: ManifestRow | None, audit: str | None = Answer.NOT_KEPT) -> Checked:
+    def sweep(
+        self, place: Place, row: ManifestRow | None, audit: str | None = Answer.NOT_KEPT, *, seen: Seen | None = None
+    ) -> Checked:
         """Check with *row* and *audit* as what is recorded; what is not in order is looked at again as it is now.
 
         So a change that a long sweep overtakes is not taken for damage. What was read as damaged and has vanished by
-        then stays damaged: Swift sets a rotted object aside once it has given its bytes out.
+        then stays damaged: Swift sets a rotted object aside once it has given its bytes out. What was *seen* of the
+        item just now is not looked at first.
         """
-        checked = self.check_row(place, row, audit)
+        checked = self.check_row(place, row, audit, seen=seen)
         if checked.outcome.verdict == Verdict.SUCCESS:
             return checked
         again = self.check(place)
@@ -77,9 +91,10 @@ class Checker:
         audit: str | None = Answer.NOT_KEPT,
         *,
         attempt: int = LAST_ATTEMPT,
+        seen: Seen | None = None,
     ) -> Checked:
         """Read the item and decide, with *row* as the manifest's word and *audit* as that of the audit log."""
-        seen = self.observe(place)
+        seen = seen or self.observe(place)
         now = self._providers.clock.now()
         observation = Observation(
             manifest=row.sha256 if row is not None else None,
@@ -117,6 +132,17 @@ class Checker:
         except (StoreError, OSError):
             return Seen(provider, Answer.UNREADABLE, info.size, info.modified)
         return Seen(provider, read.sha256, read.size, info.modified, info.mimetype)
+
+    def observe_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[Seen | None]:
+        """:meth:`observe` for those of *content_ids* that can be looked at and read together; None for the others."""
+        try:
+            infos = self._providers.look_many(store, space, content_ids)
+            there = [info for info in infos if info is not None and info.size <= SMALL]
+            read = self._providers.hash_many(store, space, [info.content_id for info in there])
+        except StoreError:  # whatever it is, it is found again with each of them, and is said of it
+            return [None] * len(content_ids)
+        sums = {info.content_id: one for info, one in zip(there, read, strict=True)}
+        return [_seen(info, sums.get(info.content_id)) if info is not None else None for info in infos]
 
     def _is_elsewhere(self, row: ManifestRow | None) -> bool:
         if row is None or row.deleted or row.sha256 is None:
@@ -165,15 +191,35 @@ class BitCheckProcessor:
     def process(self, task: BitCheck, attempt: int) -> Result:
         """Check the item for the *attempt*-th time."""
         checked = self._checker.check(Place(task.store, task.space, task.content_id), attempt=attempt)
-        summary = f"{checked.outcome.row} {checked.outcome.verdict.value}: {checked.outcome.detail}"
         if checked.outcome.verdict == Verdict.RETRY:
-            return Result(summary, again=checked.outcome.delay)
+            return Result(_summary(checked), again=checked.outcome.delay)
         return Result(
-            summary,
+            _summary(checked),
             checks=(checked.result,),
             tasks=(checked.task,) if checked.task else (),
             missed=(checked.missed,) if checked.missed else (),
         )
+
+    def process_group(self, tasks: Sequence[BitCheck]) -> Sequence[Result | None]:
+        """Those of *tasks* that find all in order with items that can be looked at and read together."""
+        results: dict[BitCheck, Result] = {}
+        wanted = sorted(set(tasks), key=lambda task: (task.store, task.space))
+        for (store, space), some in groupby(wanted, key=lambda task: (task.store, task.space)):
+            for checked in self._checker.check_many(store, space, [task.content_id for task in some]):
+                if checked.outcome.verdict == Verdict.SUCCESS and checked.task is None and checked.missed is None:
+                    task = BitCheck(store, space, checked.result.content_id)
+                    results[task] = Result(_summary(checked), checks=(checked.result,))
+        return [results.get(task) for task in tasks]
+
+
+def _summary(checked: Checked) -> str:
+    return f"{checked.outcome.row} {checked.outcome.verdict.value}: {checked.outcome.detail}"
+
+
+def _seen(info: ItemInfo, read: Digests | None) -> Seen | None:
+    if read is None:
+        return None
+    return Seen(info.checksum() or Answer.NO_CHECKSUM, read.sha256, read.size, info.modified, info.mimetype)
 
 
 def _result(place: Place, observation: Observation, seen: Seen, outcome: Outcome, now: int) -> CheckResult:

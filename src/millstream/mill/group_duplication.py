@@ -16,7 +16,7 @@ from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
 from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of
-from millstream.stores.protocol import ItemInfo, ItemNotFoundError, StoreError
+from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
 
 Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
 """What the source and the destination say of an item."""
@@ -54,9 +54,8 @@ class _Group:
 
     def done(self, ids: Sequence[str]) -> Mapping[str, Result]:
         """The result of each item that could be done together with others."""
-        call = self._providers.call
-        sources = call(lambda: self._from.infos(self._space, ids))
-        copies = call(lambda: self._to.infos(self._space, ids))
+        sources = self._providers.call(lambda: self._from.infos(self._space, ids))
+        copies = self._copies(ids, wanted=any(isinstance(one, ItemInfo) and one.checksum() for one in sources))
         actions, new, same = {}, {}, {}
         for name, source, copy in zip(ids, sources, copies, strict=True):
             if not isinstance(source, ItemInfo) or not isinstance(copy, (ItemInfo, ItemNotFoundError)):
@@ -69,6 +68,15 @@ class _Group:
         events = self._adopted(same) | self._copied(new)
         done = [*same, *(name for name in new if name in events)]
         return {name: _result(actions[name], events.get(name)) for name in done}
+
+    def _copies(self, ids: Sequence[str], *, wanted: bool) -> Sequence[ItemInfo | StoreError]:
+        """What the destination says of each item; where one of them is *wanted* there, its space is made (D23)."""
+        call, space = self._providers.call, self._space
+        found = call(lambda: self._to.infos(space, ids))
+        if not wanted or not any(isinstance(one, SpaceNotFoundError) for one in found):
+            return found
+        call(lambda: self._providers[self._destination].create_space(space))
+        return call(lambda: self._to.infos(space, ids))
 
     def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, Event]:
         """The event of each of *new* that was copied, and is proven to be what the source's provider recorded."""

@@ -85,11 +85,24 @@ class Providers(Mapping[str, Store]):
 
     def find_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:
         """:meth:`find` for each of *content_ids*, all at once where the store has a way to do that."""
-        bulk, infos = bulk_of(self[store]), {}
-        if bulk is not None:
-            found = self.call(lambda: bulk.infos(space, content_ids))
-            infos = {info.content_id: info for info in found if isinstance(info, ItemInfo)}
-        return [infos.get(name) or self.find(Place(store, space, name)) for name in content_ids]
+        found = self.look_many(store, space, content_ids)
+        return [info or self.find(Place(store, space, name)) for name, info in zip(content_ids, found, strict=True)]
+
+    def look_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[ItemInfo | None]:
+        """What the store says of those of *content_ids* that it has and can look at together; None for the others."""
+        bulk = bulk_of(self[store])
+        if bulk is None or not content_ids:
+            return [None] * len(content_ids)
+        found = self.call(lambda: bulk.infos(space, content_ids))
+        return [one if isinstance(one, ItemInfo) else None for one in found]
+
+    def hash_many(self, store: str, space: str, content_ids: Sequence[str]) -> Sequence[Digests | None]:
+        """:meth:`hash` for those of *content_ids* that the store can read together; None for the others."""
+        bulk = bulk_of(self[store])
+        if bulk is None or not content_ids:
+            return [None] * len(content_ids)
+        found = self.call(lambda: bulk.hashes(space, content_ids))
+        return [one if isinstance(one, Digests) else None for one in found]
 
     def spaces(self, store: str) -> Sequence[str]:
         """The spaces that *store* lists."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from millstream.mill.bitcheck import Verdict
 from millstream.mill.check_writer import CheckWriter
@@ -17,6 +18,9 @@ from millstream.stores.protocol import Entry, StoreError
 
 GROUP = 1000
 """Items checked, and written to the manifest, together."""
+
+_TOGETHER = 100
+"""Items that one thread looks at and reads together."""
 
 OnChecked = Callable[[Sequence[Checked]], None]
 """Called with each group of finished checks, for progress, reports and follow-up tasks."""
@@ -43,12 +47,7 @@ def check_space(
     with ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool:
         try:
             for group in groups(items_to_check(providers, manifest, store, space), GROUP):
-                audit = checker.audit_sums(store, space, [name for name, _ in group])
-
-                def check(item: tuple[str, ManifestRow | None], audit: Mapping[str, str | None] = audit) -> Checked:
-                    return checker.sweep(Place(store, space, item[0]), item[1], audit[item[0]])
-
-                checked = list(pool.map(check, group))
+                checked = _check_group(pool, checker, store, space, group)
                 results = [one.result for one in checked]
                 writer.write(results)
                 tally.add(results)
@@ -57,6 +56,23 @@ def check_space(
         except StoreError as error:
             tally.fail(f"the listing broke off: {error}")
     return tally
+
+
+def _check_group(
+    pool: ThreadPoolExecutor, checker: Checker, store: str, space: str, group: Sequence[tuple[str, ManifestRow | None]]
+) -> list[Checked]:
+    """Check the items of *group*: those that can be are looked at and read many at a time, the others one by one."""
+    names = [name for name, _ in group]
+    parts = pool.map(lambda part: checker.observe_many(store, space, part), list(groups(names, _TOGETHER)))
+    audit = checker.audit_sums(store, space, names)
+    seen = dict(zip(names, chain.from_iterable(parts), strict=True))
+
+    def check(item: tuple[str, ManifestRow | None]) -> Checked:
+        name, row = item
+        return checker.sweep(Place(store, space, name), row, audit[name], seen=seen[name])
+
+    alone = pool.map(check, [item for item in group if seen[item[0]] is None])
+    return [check(item) if seen[item[0]] is not None else next(alone) for item in group]
 
 
 def items_to_check(
