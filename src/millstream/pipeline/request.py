@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.pipeline.errors import PipelineInputError
 
-PARTITION_BYTES = 4_000_000
-"""Block bytes a partition aims at: a second of work or so, and enough parts to share out."""
+PARTITION_BYTES = 32_000_000
+"""What a partition aims at, in bytes of blocks and 50 for each message: a second of work or so, since what a task costs
+by itself is a hundredth of that."""
+
+TASKS_A_CORE = 3
+"""A log that is worth as many tasks has so many for each core: whoever is done early takes another."""
 
 
 class LogRequest:
@@ -21,9 +26,10 @@ class LogRequest:
         self.first_id: int | None = whole(options, "from", None)
         self.last_id: int | None = whole(options, "to", None)
         self.partition_bytes: int = whole(options, "partitionBytes", PARTITION_BYTES)
-        self.least_partitions: int = whole(options, "leastPartitions", 1)
+        self.least_partitions: int = whole(options, "leastPartitions", TASKS_A_CORE * (os.cpu_count() or 1))
         self.per_trigger: int | None = whole(options, "maxMessagesPerTrigger", None)
         self.barrier: int = whole(options, "barrier", 0)
+        self.quarantine = options.get("quarantine", "")
         names = MESSAGE_SCHEMA.names
         self.columns = checked_columns(options["columns"].split(",")) if "columns" in options else names
 

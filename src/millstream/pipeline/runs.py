@@ -1,4 +1,4 @@
-"""Runs of blocks: how the reading of a log is shared out among tasks."""
+"""Runs of messages: how the reading of a log is shared out among tasks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from millstream.stores.tiers import open_store
 
 MOST_PARTITIONS = 10_000
 
+ROW_BYTES = 50
+"""What a message costs beside the bytes of its block, in such bytes: handing one over takes its time, however small."""
+
+LEAST_BYTES = 1_000_000
+"""A run of less is not worth a task of its own, unless it was asked for."""
+
 
 class BlockRun(InputPartition):
     """Messages *first_id* to *last_id*, the work of one task."""
@@ -24,34 +30,54 @@ class BlockRun(InputPartition):
         self.last_id = last_id
 
 
-def plan_runs(request: LogRequest, first_id: int | None, last_id: int | None) -> Iterator[BlockRun]:
+def plan_runs(request: LogRequest, first_id: int | None, last_id: int | None) -> list[BlockRun]:
     """The runs of the log of *request* from *first_id* to *last_id*, of the size that it asks for.
 
-    None stands for the first and the last message that the log has. Raises :class:`PipelineInputError` where it was
+    None stands for the first and the last message that the log has. Every id is in one run, also where the store has
+    no block for it: only who reads it can say that it is missing. Raises :class:`PipelineInputError` where the log was
     trimmed beyond *first_id*.
     """
     with open_store(request.store, clock=SystemClock()) as store:
         log = store.log(LogSpec(request.log), create=False)
-        if first_id is not None and first_id < log.first_id:
+        begin = log.first_id if first_id is None else first_id
+        end = log.last_id if last_id is None else min(last_id, log.last_id)
+        if begin < log.first_id:
             raise PipelineInputError(
                 f"log {request.log!r} was trimmed and begins at id {log.first_id}: read it from there on, or leave "
                 "the option 'from' out"
             )
-        blocks = [(block.first_id, block.last_id, block.bytes) for block in log.block_ranges(first_id, last_id)]
-    share = sum(size for _, _, size in blocks) // request.least_partitions
-    return balance(blocks, min(request.partition_bytes, max(1, share)))
+        if end < begin:
+            return []
+        blocks = [(block.first_id, block.last_id, block.bytes) for block in log.block_ranges(begin, end)]
+    share = max(LEAST_BYTES, sum(map(_cost, blocks)) // request.least_partitions)
+    return list(closed_up(balance(blocks, min(request.partition_bytes, share)), begin, end))
 
 
 def balance(blocks: Sequence[tuple[int, int, int]], target: int) -> Iterator[BlockRun]:
-    """Join neighbouring *blocks* (first id, last id, bytes) to runs of about *target* bytes, at most 10,000 runs."""
-    target = max(target, sum(size for _, _, size in blocks) // MOST_PARTITIONS)
+    """Join neighbouring *blocks* (first id, last id, bytes) to runs that cost about *target*, at most 10,000 runs."""
+    target = max(target, sum(map(_cost, blocks)) // MOST_PARTITIONS)
     start, filled = 0, 0
-    for first_id, last_id, size in blocks:
+    for block in blocks:
         if not filled:
-            start = first_id
-        filled += max(size, 1)
+            start = block[0]
+        filled += _cost(block)
         if filled >= target:
-            yield BlockRun(start, last_id)
+            yield BlockRun(start, block[1])
             filled = 0
     if filled:
         yield BlockRun(start, blocks[-1][1])
+
+
+def closed_up(runs: Iterator[BlockRun], first_id: int, last_id: int) -> Iterator[BlockRun]:
+    """*runs* without ids between them, from *first_id* to *last_id*: each goes on to where the next one begins."""
+    begin = first_id
+    next(runs, None)
+    for run in runs:
+        yield BlockRun(begin, run.first_id - 1)
+        begin = run.first_id
+    yield BlockRun(begin, last_id)
+
+
+def _cost(block: tuple[int, int, int]) -> int:
+    first_id, last_id, size = block
+    return size + ROW_BYTES * (last_id - first_id + 1)

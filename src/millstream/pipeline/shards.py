@@ -109,7 +109,7 @@ class ShardReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         request = self._request
-        return list(plan_runs(request, request.first_id, request.last_id))
+        return [*plan_runs(request, request.first_id, request.last_id)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TickRun):

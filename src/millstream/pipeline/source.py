@@ -15,13 +15,15 @@ from pyspark.sql.types import StructType
 
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log import LogSpec
+from millstream.log import CorruptBlockError, LogSpec
+from millstream.log.gap import Gap, Gaps
 from millstream.pipeline.admission import Admission
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.request import PARTITION_BYTES, LogRequest, checked_columns
+from millstream.pipeline.request import PARTITION_BYTES, TASKS_A_CORE, LogRequest, checked_columns
 from millstream.pipeline.runs import BlockRun, plan_runs
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.sink import LogStreamWriter, LogWriter
+from millstream.pipeline.unreadable import Quarantine
 from millstream.stores.tiers import open_store
 
 NAME = "millstream"
@@ -45,14 +47,21 @@ def read_log(
     last_id: int | None = None,
     columns: Sequence[str] | None = None,
     partition_bytes: int = PARTITION_BYTES,
+    quarantine: str = "",
 ) -> DataFrame:
     """The messages of *log* from *first_id* to *last_id* (None: the first and the last it has), as a DataFrame.
 
-    *columns* are the only ones decoded, in this order; *partition_bytes* are the block bytes a partition aims at.
+    *columns* are the only ones decoded and handed over, in this order: name those that a query needs, since Spark
+    cannot ask a data source in Python for less than it offers. *partition_bytes* are what a partition aims at.
+    A damaged or missing block fails the query, unless *quarantine* is the URL of a storage provider: then what cannot
+    be read is noted there (:class:`~millstream.pipeline.unreadable.Quarantine`), and the rest is read.
     Raises :class:`PipelineInputError` for a store in local files on a cluster: its executors could not open them.
     """
     check_reachable(spark, store_url)
     reader = spark.read.format(NAME).option("store", store_url).option("log", log)
+    reader = reader.option("leastPartitions", str(TASKS_A_CORE * spark.sparkContext.defaultParallelism))
+    if quarantine:
+        reader = reader.option("quarantine", quarantine)
     if first_id is not None:
         reader = reader.option("from", str(first_id))
     reader = reader.option("partitionBytes", str(partition_bytes))
@@ -71,14 +80,18 @@ def follow_log(
     first_id: int | None = None,
     columns: Sequence[str] | None = None,
     per_trigger: int | None = None,
+    quarantine: str = "",
 ) -> DataFrame:
     """The messages of *log* from *first_id* (None: the first it has) on, as a streaming DataFrame.
 
     *columns* are the only ones decoded, in this order; a trigger takes at most *per_trigger* messages; offsets are ids.
+    *quarantine* is where what cannot be read is noted, as in :func:`read_log`; without it the query fails there.
     Raises :class:`PipelineInputError` for a store in local files on a cluster.
     """
     check_reachable(spark, store_url)
     reader = spark.readStream.format(NAME).option("store", store_url).option("log", log)
+    if quarantine:
+        reader = reader.option("quarantine", quarantine)
     if first_id is not None:
         reader = reader.option("from", str(first_id))
     if per_trigger is not None:
@@ -119,7 +132,8 @@ class LogDataSource(DataSource):
 
     Options: ``store`` (URL) and ``log`` (name), both required; ``from`` and ``to`` (ids, inclusive; default all);
     ``columns`` (names, separated by commas; default all); ``partitionBytes`` and ``leastPartitions`` (how the reading
-    is shared out). For streams also ``maxMessagesPerTrigger``. For writing also ``staging`` and ``write``
+    is shared out); ``quarantine`` (URL of a storage provider: what cannot be read is noted there and left out; default:
+    the query fails). For streams also ``maxMessagesPerTrigger``. For writing also ``staging`` and ``write``
     (:func:`write_log`).
     """
 
@@ -154,18 +168,36 @@ class LogReader(DataSourceReader):
     def __init__(self, request: LogRequest, columns: Sequence[str]) -> None:
         self._request = request
         self._columns = checked_columns(columns)
+        self._quarantine = Quarantine(request.quarantine, request.log) if request.quarantine else None
 
     def partitions(self) -> list[InputPartition]:
-        return list(plan_runs(self._request, self._request.first_id, self._request.last_id))
+        return self.plan(self._request.first_id, self._request.last_id)
+
+    def plan(self, first_id: int | None, last_id: int | None) -> list[InputPartition]:
+        """The runs of the messages from *first_id* to *last_id* (None: all that there is)."""
+        if self._quarantine is not None:
+            self._quarantine.prepare()
+        return [*plan_runs(self._request, first_id, last_id)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, BlockRun):  # Spark asks for one empty partition where there is none
             return
-        schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in self._columns])
-        with open_store(self._request.store, clock=SystemClock()) as store:
-            log = store.log(LogSpec(self._request.log), create=False)
-            for batch in log.read(partition.first_id, partition.last_id, self._columns, gaps="none"):
-                yield batch.arrow.select(self._columns).cast(schema)
+        request, quarantine = self._request, self._quarantine
+        gaps: Gaps = "none" if quarantine is None else "all"
+        with open_store(request.store, clock=SystemClock()) as store:
+            log = store.log(LogSpec(request.log), create=False)
+            for batch in log.read(partition.first_id, partition.last_id, self._columns, gaps=gaps):
+                gap = batch if isinstance(batch, Gap) else None
+                try:
+                    messages = batch.arrow.select(self._columns)
+                except CorruptBlockError as error:
+                    if quarantine is None:
+                        raise
+                    gap = Gap(request.log, batch.ids, "corrupt", error=error)
+                if quarantine is not None and gap is not None:
+                    quarantine.keep(gap)
+                else:
+                    yield messages
 
 
 class LogStreamReader(Admission):
@@ -176,8 +208,8 @@ class LogStreamReader(Admission):
         self._reader = LogReader(request, columns)
 
     def plan(self, first_id: int, last_id: int) -> Sequence[InputPartition]:
-        """The runs of blocks of a trigger."""
-        return list(plan_runs(self._request, first_id, last_id))
+        """The runs of a trigger."""
+        return self._reader.plan(first_id, last_id)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read(partition)
