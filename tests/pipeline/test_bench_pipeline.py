@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> None:
-    work = Work(spark, tmp_path, SystemClock())
+    work = Work(spark, tmp_path, SystemClock(), 2)
     measured = [
         work.read("sqlite", f"sqlite:///{tmp_path / 'read.db'}", [500]),
         work.ingest([500]),
@@ -28,7 +28,7 @@ def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> 
         work.plan([500]),
     ]
     samples = [contender.run() for comparison in measured for contender in comparison.contenders]
-    assert len(samples) == 7
+    assert len(samples) == 8
     for sample in samples:
         assert sample.value > 0
         assert sample.figures["driver MB"] > 50

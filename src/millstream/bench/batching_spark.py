@@ -136,13 +136,13 @@ class Work:
         return Sample(count / seconds, figures)
 
 
-def fleet_messages(count: int, sources: int, seed: int = 1, *, body: int = _BODY) -> pa.Table:
+def fleet_messages(count: int, sources: int, seed: int = 1, *, body: int = _BODY, first: int = 0) -> pa.Table:
     """*count* messages of *sources* devices in order of receipt; each reports :data:`KEYS` keys once a period.
 
-    Bodies have *body* bytes, an even number.
+    Bodies have *body* bytes, an even number. *first* messages came before these.
     """
-    draw = np.random.Generator(np.random.PCG64(seed))
-    number = np.arange(count)
+    draw = np.random.Generator(np.random.PCG64([seed, first]))
+    number = np.arange(first, first + count)
     source, key = (number // KEYS) % sources, number % KEYS
     time = number // (sources * KEYS) * PERIOD + source * PERIOD // sources + draw.integers(0, WINDOW // 2, count)
     received = time + draw.integers(0, MAX_DELAY, count)

@@ -21,7 +21,7 @@ from millstream.batching import BatchConfig
 from millstream.bench.batching_spark import fleet_messages
 from millstream.bench.fleet import MAX_DELAY, WINDOW
 from millstream.bench.frame import Comparison, Contender, Sample, Size
-from millstream.bench.processes import cpu_seconds, forget_peaks, spark_memory
+from millstream.bench.processes import cpu_seconds, forget_peaks, on_cores, spark_memory
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import InputError
 from millstream.log import LogSpec, open_store
@@ -29,11 +29,11 @@ from millstream.log import LogSpec, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BASE: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 100_000}
-"""Messages of the smallest log, and files' rows."""
+READ: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 100_000}
+"""Messages of the smallest log that is read."""
 
-ITEMS: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 20_000}
-"""Items of the smallest listing."""
+BASE: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 20_000}
+"""Messages of the smallest log that is anchored, rows of files, and items of the smallest listing."""
 
 SWEPT: dict[Size, tuple[int, int]] = {"quick": (20, 10_000), "small": (200, 500_000), "full": (2_000, 1_000_000)}
 """Items that are swept, and their bytes."""
@@ -41,27 +41,36 @@ SWEPT: dict[Size, tuple[int, int]] = {"quick": (20, 10_000), "small": (200, 500_
 STEPS: dict[Size, tuple[int, ...]] = {"quick": (1,), "small": (1, 10), "full": (1, 10, 100)}
 
 MODES = ("read", "ingest", "anchor", "sweep", "plan")
-ROUNDS = 3
+ROUNDS = 1
+"""The sizes are the comparison; a round of all of them takes ten minutes or so on two cores."""
 
 _BODY = 100
 _SOURCES = 1000
+_MESSAGES_AT_ONCE = 500_000
 _ITEMS_AT_ONCE = 100_000
 
 
 def comparisons(
-    size: Size, folder: Path, *, modes: str = ",".join(MODES), backends: str = "sqlite"
+    size: Size, folder: Path, *, modes: str = ",".join(MODES), backends: str = "sqlite", cores: str = "2"
 ) -> Iterator[Comparison]:
-    """One comparison a job (*modes*), and for reading one a store of logs (*backends*: sqlite, segments, mariadb)."""
+    """One comparison a job (*modes*), and for reading one a store of logs (*backends*: sqlite, segments, mariadb).
+
+    All processes, servers of databases too, share so many *cores*.
+    """
     from millstream.pipeline.session import SparkOptions, spark_session
 
     wanted, stores = _chosen(modes, MODES), _chosen(backends, ("sqlite", "segments", "mariadb"))
+    if not cores.isdecimal() or cores == "0":
+        raise InputError(f"--cores {cores!r}: write a whole number from 1 on")
     with contextlib.ExitStack() as held:
-        spark = held.enter_context(spark_session(folder / "spark", SparkOptions()))
-        work = Work(spark, folder, SystemClock())
+        given = held.enter_context(on_cores(int(cores)))
+        spark = held.enter_context(spark_session(folder / "spark", SparkOptions(quick=size != "full")))
+        work = Work(spark, folder, SystemClock(), given)
         counts = [BASE[size] * step for step in STEPS[size]]
         if "read" in wanted:
             for backend in stores:
-                yield work.read(backend, held.enter_context(_place(backend, folder)), counts)
+                with _place(backend, folder) as url:
+                    yield work.read(backend, url, [READ[size] * step for step in STEPS[size]])
         if "ingest" in wanted:
             yield work.ingest(counts)
         if "anchor" in wanted:
@@ -69,26 +78,34 @@ def comparisons(
         if "sweep" in wanted:
             yield work.sweep(*SWEPT[size])
         if "plan" in wanted:
-            yield work.plan([ITEMS[size] * step for step in STEPS[size]])
+            yield work.plan(counts)
 
 
 class Work:
     """What the jobs work on, in *folder*, and the jobs."""
 
-    def __init__(self, spark: SparkSession, folder: Path, clock: Clock) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, clock: Clock, cores: int) -> None:
         self._spark, self._folder, self._clock = spark, folder, clock
+        self._where = f"all processes on {cores} cores"
         self._url = f"sqlite:///{folder / 'log.db'}"
         self._turns = itertools.count()
 
     def read(self, backend: str, url: str, counts: Sequence[int]) -> Comparison:
-        """A log as a DataFrame: all columns counted, and grouped by source."""
+        """A log as a DataFrame: counted with all columns and with two of them, and grouped by source."""
         for count in counts:
             _write(url, count, 1)
-        runs = [("count()", self._count), ("group by source", self._group)]
+        runs: list[tuple[str, Callable[[str, int], Sample]]] = [
+            ("count(), all columns", self._count),
+            ("count(), id and body", functools.partial(self._count, columns=["id", "body"])),
+            ("group by source", self._group),
+        ]
         return Comparison(
             title=f"Reading a log of {backend} as a DataFrame",
             unit="messages/s",
-            conditions=f"bodies of {_BODY} bytes, blocks in {backend}, master local[*]; all columns cross to Spark",
+            conditions=(
+                f"bodies of {_BODY} bytes, blocks in {backend}; {self._where}. The lengths of the bodies are added up, "
+                "so that each crosses to Spark; grouping takes source and event time alone"
+            ),
             contenders=[
                 Contender(f"{name}, {count:,}", functools.partial(run, url, count))
                 for name, run in runs
@@ -115,7 +132,7 @@ class Work:
         """The join of two listings and the manifest of both."""
         for count in counts:
             _write_listings(self._folder / f"listing-{count}", count)
-        conditions = "N × N items listed and recorded, of which one in a hundred differs; listing itself is not in it"
+        conditions = "N × N items listed and recorded in order, of which one in a hundred differs; listing is not in it"
         return self._compare("Planning duplication", conditions, self._plan, counts, unit="items/s")
 
     def sweep(self, items: int, size: int) -> Comparison:
@@ -130,7 +147,9 @@ class Work:
         return Comparison(
             title="Sweeping every bit",
             unit="MB/s",
-            conditions=f"{items:,} items of {size:,} bytes in a local folder, in the page cache; SHA-256",
+            conditions=(
+                f"{items:,} items of {size:,} bytes in a local folder, in the page cache; SHA-256; {self._where}"
+            ),
             contenders=[
                 Contender("sha256sum under xargs -P", functools.partial(self._sha256sum, store.url, items * size)),
                 Contender("integrity", functools.partial(self._sweep, store.url, items, items * size)),
@@ -141,14 +160,17 @@ class Work:
         self, title: str, conditions: str, run: Callable[[int], Sample], counts: Sequence[int], unit: str = "messages/s"
     ) -> Comparison:
         contenders = [Contender(f"{count:,}", functools.partial(run, count)) for count in counts]
-        return Comparison(title=title, unit=unit, conditions=f"{conditions}; master local[*]", contenders=contenders)
+        return Comparison(title=title, unit=unit, conditions=f"{conditions}; {self._where}", contenders=contenders)
 
-    def _count(self, url: str, count: int) -> Sample:
+    def _count(self, url: str, count: int, columns: Sequence[str] | None = None) -> Sample:
         from millstream.pipeline.source import read_log
 
         with self._timed() as sample:
-            found = read_log(self._spark, url, _log(count)).selectExpr("count(body)", "sum(event_time)").collect()[0][0]
-        return sample(_checked(found, count))
+            frame = read_log(self._spark, url, _log(count), columns=columns)
+            (found,) = frame.selectExpr("count(*)", "sum(octet_length(body))", "sum(id)").collect()
+        _checked(found[1], count * _BODY)
+        _checked(found[2], count * (count + 1) // 2)
+        return sample(_checked(found[0], count))
 
     def _group(self, url: str, count: int) -> Sample:
         from millstream.pipeline.source import read_log
@@ -209,15 +231,13 @@ class Work:
 
     def _plan(self, count: int) -> Sample:
         from millstream.mill.policy import Pair
-        from millstream.pipeline.jobs.duplication import RECORDED_SCHEMA, find_differences, join_copies
-        from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
-        from millstream.pipeline.schema import read_parquet
+        from millstream.pipeline.jobs.comparing import compare_copies
 
         folder, target = self._folder / f"listing-{count}", self._folder / self._new("plan")
         with self._timed() as sample:
-            listed = read_parquet(self._spark, folder / "listed.parquet", INVENTORY_SCHEMA)
-            recorded = read_parquet(self._spark, folder / "recorded.parquet", RECORDED_SCHEMA)
-            find_differences(join_copies(listed, recorded, Pair("a", "b"))).write.parquet(str(target))
+            compare_copies(
+                self._spark, folder / "listed.parquet", folder / "recorded.parquet", Pair("a", "b")
+            ).write.parquet(str(target))
         _checked(sum(pq.read_metadata(path).num_rows for path in target.glob("*.parquet")), count // 100)
         return sample(count)
 
@@ -228,7 +248,7 @@ class Work:
     def _timed(self) -> Iterator[Callable[[float], Sample]]:
         """A function that makes the sample of the time in the block, given how much was done in it.
 
-        ``CPU s`` is the processor time of the driver, its Java machine and all workers: what the work costs, however
+        CPU is the processor time of the driver, its Java machine and all workers: what the work costs, however
         many cores there were and whatever else they had to do.
         """
         forget_peaks()
@@ -237,7 +257,8 @@ class Work:
 
         def sample(amount: float) -> Sample:
             seconds, cpu = ended
-            return Sample(amount / seconds, {"seconds": seconds, "CPU s": cpu, **spark_memory()})
+            figures = {"CPU µs each": cpu / amount * 1e6, "seconds": seconds, "CPU s": cpu}
+            return Sample(amount / seconds, figures | spark_memory())
 
         yield sample
         ended += [self._clock.monotonic() - began, cpu_seconds() - spent]
@@ -272,26 +293,30 @@ def _write(url: str, count: int, seed: int) -> None:
         if log.last_id:
             return
         with log.writer() as writer:
-            for batch in _messages(count, seed).to_batches(max_chunksize=65_536):
-                writer.append(batch)
+            for part in _messages(count, seed):
+                for batch in part.to_batches(max_chunksize=65_536):
+                    writer.append(batch)
 
 
-def _messages(count: int, seed: int) -> pa.Table:
-    return fleet_messages(count, _SOURCES, seed, body=_BODY)
+def _messages(count: int, seed: int) -> Iterator[pa.Table]:
+    """*count* messages, some at a time: what is made for a run must not count as its memory."""
+    for first in range(0, count, _MESSAGES_AT_ONCE):
+        yield fleet_messages(min(_MESSAGES_AT_ONCE, count - first), _SOURCES, seed, body=_BODY, first=first)
 
 
 def _write_lines(folder: Path, count: int) -> None:
     from millstream.core.message import Message, encode_line
 
     folder.mkdir()
-    for number, part in enumerate(_messages(count, 3).to_batches(max_chunksize=50_000)):
+    parts = (batch for part in _messages(count, 3) for batch in part.to_batches(max_chunksize=50_000))
+    for number, part in enumerate(parts):
         with (folder / f"{number}.jsonl").open("wb") as file:
             file.writelines(encode_line(Message(**row)) + b"\n" for row in part.to_pylist())
 
 
 def _write_listings(folder: Path, count: int) -> None:
     """Two listings of the same *count* items and the manifest of both; one in a hundred has changed since."""
-    from millstream.pipeline.jobs.duplication import RECORDED_SCHEMA
+    from millstream.pipeline.jobs.comparing import RECORDED_SCHEMA
     from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
 
     folder.mkdir()
@@ -310,7 +335,7 @@ def _write_listings(folder: Path, count: int) -> None:
 def _items(store: str, numbers: range) -> dict[str, Any]:
     """The columns of a listing and of the manifest for the items *numbers* of *store*."""
     count, changed = len(numbers), np.arange(numbers.start, numbers.stop) % 100 == 0
-    names = pa.array([f"folder-{number % 1000}/item-{number:010}" for number in numbers])
+    names = pa.array([f"folder-{number // 1000:07}/item-{number:010}" for number in numbers])
     return {
         "store": pa.repeat(store, count), "space": pa.repeat("docs", count), "content_id": names,
         "size": pa.repeat(pa.scalar(1000, pa.int64()), count), "modified": pa.array(np.where(changed, 9, 1)),

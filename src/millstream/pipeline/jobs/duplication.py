@@ -1,6 +1,6 @@
-"""The job ``duplication``: what differs between the copies of a space, by a join of both listings and the manifest.
+"""The job ``duplication``: what differs between the copies of a space, by both listings and the manifest.
 
-The looping producer asks of every item; here the cost of what is the same is a row in a join. The plan passes the
+The looping producer asks of every item; here what is the same costs a row in some columns. The plan passes the
 mill's loss brake like any other, and is carried out by the mill's workers, through the queue and in the order of the
 looping producer, or by Spark itself for bulk first copies.
 """
@@ -16,25 +16,20 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
 from millstream.mill.differences import EXAMPLES, Difference, Plan
-from millstream.mill.manifest import MANIFEST_SCHEMA, Manifest
+from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair
 from millstream.mill.producer import GROUP, put_items
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.copying import (
-    COPIED_SCHEMA,
-    DIFFERENCE_SCHEMA,
-    compare_part,
-    copy_part,
-    decode_events,
-)
+from millstream.pipeline.jobs.comparing import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
+from millstream.pipeline.jobs.copying import COPIED_SCHEMA, copy_part, decode_events
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
+from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.limits import task_urls
 from millstream.pipeline.schema import read_parquet, spark_schema
 from millstream.queue.protocol import WorkQueue
@@ -43,10 +38,8 @@ PART_BYTES = 64 << 20
 """Bytes that a task of a bulk copy aims at."""
 
 _MOST_PARTS = 10_000
-RECORDED_SCHEMA = pa.schema(
-    [MANIFEST_SCHEMA.field(name) for name in ("store", "content_id", "sha256", "modified", "deleted")]
-)
-"""What a plan needs of the manifest."""
+_GROUP_BATCHES = 64
+"""Batches of some thousand rows of the manifest that make a row group."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -104,9 +97,7 @@ def plan_duplication(
             raise PipelineError(f"{first.store}/{space} could not be listed, so nothing is planned: {first.error}")
         recorded = folder.path / "manifest.parquet"
         _write_manifest(recorded, manifest, pair, space)
-        inventory = read_parquet(spark, listed.data, INVENTORY_SCHEMA)
-        joined = join_copies(inventory, read_parquet(spark, recorded, RECORDED_SCHEMA), pair)
-        find_differences(joined).write.parquet(str(folder.data))
+        compare_copies(spark, listed.data, recorded, pair).write.parquet(str(folder.data))
         copied = _count_copies(listed.data, pair.destination)
         plan = _plan(folder.data, pair, space, copied)
         counts = {
@@ -118,43 +109,6 @@ def plan_duplication(
             "duplication", inputs, listed.record.rows_out, plan.tasks + plan.held, plan.bytes, seconds, counts
         )
         return Planned(folder.commit(record), plan, folder.data, folder.path, reused=False)
-
-
-def join_copies(inventory: DataFrame, recorded: DataFrame, pair: Pair) -> DataFrame:
-    """One row an item that either end lists, with the columns that ``compare_part`` takes."""
-
-    def listed(store: str, size: str, modified: str) -> DataFrame:
-        rows = inventory.where((F.col("store") == store) & F.col("error").isNull())
-        return rows.select("content_id", F.col("size").alias(size), F.col("modified").alias(modified))
-
-    def known(store: str, prefix: str) -> DataFrame:
-        names = [F.col(name).alias(f"{prefix}_{name}") for name in ("sha256", "modified", "deleted")]
-        return recorded.where(F.col("store") == store).select("content_id", *names)
-
-    both = listed(pair.source, "size", "modified").join(
-        listed(pair.destination, "copy_size", "copy_modified"), "content_id", "full_outer"
-    )
-    # One after the other: a left join keeps the parts of what it joins to, where a full one would be dealt out again.
-    for store, prefix in ((pair.source, "row"), (pair.destination, "copied")):
-        both = both.join(known(store, prefix), "content_id", "left")
-    return both
-
-
-def is_same() -> Column:
-    """Whether an item is surely the same at both ends, by the columns of :func:`join_copies`.
-
-    It repeats one row of :func:`millstream.mill.differences.compare`, so that what is the same, which is nearly all,
-    need not cross from Java to Python to be found so.
-    """
-    unchanged = F.col("modified").isNull() | (F.col("modified") <= F.col("row_modified"))
-    alike = (F.col("size") == F.col("copy_size")) & (F.col("row_sha256") == F.col("copied_sha256"))
-    return F.coalesce(~F.col("row_deleted") & ~F.col("copied_deleted") & alike & unchanged, F.lit(False))
-
-
-def find_differences(joined: DataFrame) -> DataFrame:
-    """The rows of :data:`DIFFERENCE_SCHEMA` of *joined*, by content id in each part."""
-    found = joined.where(~is_same()).mapInArrow(compare_part, spark_schema(DIFFERENCE_SCHEMA))
-    return found.sortWithinPartitions("content_id")
 
 
 def enqueue(planned: Planned, queue: WorkQueue, *, copies: bool = True) -> int:
@@ -218,15 +172,16 @@ def _failures(data: Path) -> Iterator[tuple[str, str]]:
 
 
 def _write_manifest(path: Path, manifest: Manifest, pair: Pair, space: str) -> None:
-    """What is recorded of both ends, a few thousand rows in memory."""
+    """What is recorded of both ends, each in the order of the ids, a row group in memory."""
     with replacing(path) as file, pq.ParquetWriter(file, RECORDED_SCHEMA) as writer:
         for store in (pair.source, pair.destination):
-            for batch in manifest.batches(store, space, columns=RECORDED_SCHEMA.names):
-                writer.write_batch(batch)
+            batches = manifest.batches(store, space, columns=RECORDED_SCHEMA.names)
+            while group := list(itertools.islice(batches, _GROUP_BATCHES)):
+                writer.write_table(pa.Table.from_batches(group, RECORDED_SCHEMA).combine_chunks())
 
 
 def _count_copies(listed: Path, destination: str) -> int:
-    parts = parquet_rows(listed, ["store", "error"])
+    parts = parquet_rows(listed, ["store", "error"], rows=1 << 17)
     return sum(
         pc.sum(pc.and_(pc.equal(part.column("store"), destination), part.column("error").is_null())).as_py() or 0
         for part in parts

@@ -17,6 +17,7 @@ from millstream.mill.providers import is_system
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.listing import IdRange, cut_space, entries_within
+from millstream.pipeline.jobs.rowgroups import GROUP_BYTES
 from millstream.pipeline.limits import task_url
 from millstream.pipeline.schema import spark_schema
 from millstream.stores import open_provider
@@ -101,7 +102,7 @@ def run_inventory(
         folder.clean()
         began = clock.monotonic()
         places = find_places(stores, named)
-        list_places(spark, places).write.parquet(str(folder.data))
+        list_places(spark, places).write.option("parquet.block.size", GROUP_BYTES).parquet(str(folder.data))
         record = _count(folder, len({(place["store"], place["space"]) for place in places.to_pylist()}))
         seconds = round(clock.monotonic() - began, 3)
         return Inventory(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)
