@@ -10,7 +10,7 @@ import msgspec
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.anchoring.merkle import leaf_hash, merkle_root
-from millstream.anchoring.records import BatchHeader, EncodedBatch, decode_header, decode_message
+from millstream.anchoring.records import BatchHeader, EncodedBatch, decode_header, decode_message, plain_ids
 from millstream.core.canonical import MAX_SAFE_INTEGER
 
 _REASON = re.compile(r"[a-z_]{1,40}")
@@ -106,7 +106,8 @@ def message_ids(batch: StoredBatch) -> list[int]:
     """
     if merkle_root([leaf_hash(line) for line in batch.lines]).hex() != batch.header.root:
         raise BatchFormatError(f"the messages of batch {batch.header.batch[:80]!r} are not those under its Merkle root")
-    return [decode_message(line).id for line in batch.lines]
+    ids = plain_ids(b"\n".join(batch.lines) + b"\n")
+    return [decode_message(line).id for line in batch.lines] if ids is None else ids
 
 
 def checked_batch(batch: EncodedBatch) -> EncodedBatch:

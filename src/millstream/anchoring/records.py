@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -74,8 +74,23 @@ class EncodedBatch(msgspec.Struct, frozen=True):
         return encode_header(self.header)
 
 
+_Number = Annotated[int, msgspec.Meta(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
+
+
+class _PlainLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The line of a message whose body is text and that has no headers, as nearly all are."""
+
+    body: str
+    event_time: _Number
+    id: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAFE_INTEGER)]
+    key: str
+    received_at: _Number
+    source: str
+
+
 _encoder = msgspec.json.Encoder()
 _header_decoder = msgspec.json.Decoder(BatchHeader)
+_plain_decoder = msgspec.json.Decoder(_PlainLine)
 
 
 def encode_batch(batch: EventBatch, messages: Sequence[Message]) -> EncodedBatch:
@@ -128,6 +143,19 @@ def decode_message(line: bytes) -> Message:
         raise BatchFormatError(f"the line of message {message.id} is not canonical JSON")
     _check_message(message)
     return message
+
+
+def plain_ids(lines: bytes) -> list[int] | None:
+    """The message ids of canonical *lines*, each with its newline, by all rules of :func:`decode_message`.
+
+    None where a line is not that of a plain message, or is wrong: only line by line can it be said. It is a fifth of
+    the work, since no line is handled in Python.
+    """
+    try:
+        found = _plain_decoder.decode_lines(lines)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return [line.id for line in found] if _encoder.encode_lines(found) == lines else None
 
 
 def _check_numbers(header: BatchHeader) -> None:
