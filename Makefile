@@ -24,7 +24,7 @@ test-long: $(VENV)/.dev ## Run the tests at their long size
 
 screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, light and dark, in build/screenshots
 	@mkdir -p build/screenshots
-	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or leads_to_its_file"
+	MILLSTREAM_SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/console/test_browser.py -k "every_page or leads_to_its_file or whole_page"
 
 check: $(VENV)/.dev ## Lint, types, floors
 	$(BIN)/ruff check src tests

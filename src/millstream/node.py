@@ -82,6 +82,10 @@ class NodeFolderError(NodeError, InputError):
     """This folder cannot be a node's."""
 
 
+_SIGNS = (FILE_NAME, "log.db", DATABASE, "policies")
+"""A folder with one of these in it is a node's; a first policy may be all that there is so far."""
+
+
 class Node(MillNode):
     """Everything on one data folder, opened when it is first asked for and closed together. Thread-safe.
 
@@ -108,7 +112,7 @@ class Node(MillNode):
         try:
             if create:
                 settings.folder.mkdir(parents=True, exist_ok=True)
-            elif not any((settings.folder / name).exists() for name in (FILE_NAME, "log.db", DATABASE)):
+            elif not any((settings.folder / name).exists() for name in _SIGNS):
                 raise NodeNotFoundError(f"there is no node in {settings.folder}; check --data")
         except OSError as error:
             raise NodeFolderError(f"{settings.folder} cannot be a node's folder: {error.strerror}") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from urllib.parse import quote
+from collections.abc import Callable, Mapping
+from urllib.parse import quote, urlsplit
 
-from world import DAMAGED, did
+from playwright.sync_api import BrowserContext, Page, expect
+from world import DAMAGED, Served, did
 
 CHROMIUM = shutil.which("chromium") or ""
 FLAGS = [
@@ -20,6 +22,88 @@ PAGES = {
     "item": f"/integrity/item?space=photos&content_id={quote(DAMAGED, safe='')}", "queues": "/queues",
     "queue": "/queues/duplication-high", "task": "/queues/duplication-high/1", "workers": "/workers",
     "dead-letters": "/dead-letters", "reports": "/integrity/reports",
-    "identifiers": f"/identifiers?did={did()}", "system": "/system",
+    "identifiers": f"/identifiers?did={did()}", "system": "/system", "policy-text": "/policies/local?view=text",
+    "policy-older": "/policies/local?number=1", "rejected": "/batches/rejected?log=weather",
+    "batches-narrowed": "/batches?log=weather&ended=conflict",
 }  # fmt: skip
 PATIENCE = 30_000
+
+
+class Watched:
+    """A context of the browser that knows what its pages complained of, and which hosts they asked."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.context, self.complaints, self.hosts = context, list[str](), set[str]()
+        context.set_default_timeout(PATIENCE)
+        context.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname or ""))
+        context.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        context.on("weberror", lambda error: self.complaints.append(str(error.error)))
+
+    def page(self, url: str) -> Page:
+        page = self.context.new_page()
+        page.goto(url)
+        return page
+
+
+def to_sign_in(page: Page, served: Served) -> None:
+    """The page that asks who is there, after a wrong password."""
+    page.goto(f"{served.url}/queues")
+    page.get_by_label("Name").fill("ada")
+    page.get_by_label("Password").fill("a guess")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+def sign_in(page: Page, served: Served, name: str) -> None:
+    """Sign in as *name*."""
+    page.goto(f"{served.url}/sign-in")
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(f"secret of {name}")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator(".who")).to_contain_text(name)
+
+
+def _press(path: str, button: str) -> Callable[[Page, Served], None]:
+    def press(page: Page, served: Served) -> None:
+        page.goto(served.url + path)
+        page.get_by_role("button", name=button, exact=True).first.click()
+        page.wait_for_load_state()
+
+    return press
+
+
+def _amended(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/queues/duplication-high/2")
+    page.get_by_label("Body").fill(page.get_by_label("Body").input_value().replace("gone", "second"))
+    page.get_by_role("button", name="Look at the change…").click()
+
+
+def _conflicting(page: Page, served: Served) -> None:
+    """An editor whose policy somebody saved meanwhile; it is saved once, however often this is done."""
+    page.goto(f"{served.url}/policies/local")
+    page.get_by_label("Another space").last.fill("mine")
+    page.locator(".editor [name=version]").evaluate("each => { each.value = 'none' }")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+def _changed(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/policies/local")
+    page.get_by_label("Another space").first.fill("films")
+    page.get_by_role("button", name="Add it").first.click()
+    page.get_by_role("button", name="Look at what it would do").click()
+
+
+STEPS: Mapping[str, Callable[[Page, Served], None]] = {
+    "confirm-redrive": _press("/queues/duplication-high", "Redrive"),
+    "confirm-discard": _press("/queues/duplication-high", "Discard…"),
+    "confirm-amend": _amended,
+    "confirm-repair": _press("/integrity/findings", "Repair…"),
+    "confirm-approve": _press("/integrity", "Approve…"),
+    "confirm-withdraw": _press("/policies/local", "Take this account off the list…"),
+    "policy-changed": _changed,
+    "policy-conflict": _conflicting,
+    "error-missing": lambda page, served: page.goto(f"{served.url}/nothing") and None,
+    "error-refused": _press("/queues/duplication-high", "Redrive the chosen"),
+}
+"""Ways to the pages that come before something is done, or instead of it; none of them changes anything."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chromium import CHROMIUM, FLAGS
+from chromium import CHROMIUM, FLAGS, Watched
 from playwright.sync_api import Browser, sync_playwright
-from world import Served, furnish, serving
+from world import Served, furnish, guard, serving
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,15 @@ def served(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("served") / "node"
     shutil.copytree(furnished, folder)
     with serving(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server whose settings have a viewer, an operator and an admin."""
+    folder = tmp_path_factory.mktemp("guarded") / "node"
+    shutil.copytree(furnished, folder)
+    with serving(guard(folder)) as running:
         yield running
 
 
@@ -47,3 +56,19 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield started
         started.close()
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    watching = Watched(context)
+    yield watching
+    context.close()
+    assert watching.hosts <= {"127.0.0.1"}, "a request left the host"
+
+
+@pytest.fixture
+def changing(copied: Callable[[], Path]) -> Iterator[Served]:
+    """A server of a node that the test changes."""
+    with serving(copied()) as served:
+        yield served

@@ -6,7 +6,7 @@ import base64
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -18,22 +18,6 @@ from millstream.core.passwords import PasswordError, hash_password, is_password
 
 API = "/api/v1"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-PEOPLE = {"vera": "viewer", "otto": "operator", "ada": "admin"}
-
-
-@pytest.fixture(scope="module")
-def guarded(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server whose settings have a viewer, an operator and an admin."""
-    import shutil
-
-    folder = tmp_path_factory.mktemp("guarded") / "node"
-    shutil.copytree(furnished, folder)
-    hashed = {name: hash_password(f"secret of {name}") for name in PEOPLE}
-    users = [f'[console.users.{n}]\npassword = "{hashed[n]}"\nrole = "{role}"\n' for n, role in PEOPLE.items()]
-    with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
-        file.write("\n".join(users))
-    with serving(folder) as served:
-        yield served
 
 
 class Browser:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import resources
+from typing import Any
 
 import pytest
-from chromium import PAGES
+from chromium import PAGES, STEPS, sign_in, to_sign_in
 from playwright.sync_api import Browser, Page, expect
 from world import Served
 
@@ -161,6 +162,30 @@ def test_every_text_of_every_page_can_be_read_and_everything_to_act_on_has_a_nam
     assert {name: elements for name, elements in nameless.items() if elements} == {}
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_same_holds_where_people_sign_in_confirm_and_are_refused(
+    browser: Browser, guarded: Served, theme: str
+) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
+    page = context.new_page()
+    found = {}
+
+    def look(name: str) -> None:
+        texts = page.evaluate(CONTRASTS)
+        assert texts["seen"] > 10, name
+        found[name] = [*texts["poor"], *page.evaluate(NAMELESS)]
+        _walk(page, name)
+
+    to_sign_in(page, guarded)
+    look("sign-in")
+    sign_in(page, guarded, "ada")
+    for name, go in STEPS.items():
+        go(page, guarded)
+        look(name)
+    context.close()
+    assert {name: texts for name, texts in found.items() if texts} == {}
+
+
 def test_the_first_key_leads_past_the_menu_and_every_step_is_seen_and_in_order(
     browser: Browser, served: Served
 ) -> None:
@@ -173,13 +198,9 @@ def test_the_first_key_leads_past_the_menu_and_every_step_is_seen_and_in_order(
     page.keyboard.press("Tab")
     assert page.evaluate(FOCUS)["inMain"]
     page.goto(f"{served.url}/queues/duplication-high")
-    steps = []
-    for _ in range(45):
-        page.keyboard.press("Tab")
-        steps.append(page.evaluate(FOCUS))
-    assert [step for step in steps if not (step["outline"] and step["inView"])] == []
-    orders = [step["order"] for step in steps]
-    assert orders == sorted(set(orders))
+    _walk(page, "queue", 45)
+    page.goto(f"{served.url}/policies/local")
+    _walk(page, "policy", 45)
     page.close()
 
 
@@ -197,6 +218,21 @@ def test_a_queue_is_found_and_a_form_left_by_keyboard_alone(browser: Browser, se
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text("duplication-high")
     page.close()
+
+
+def _walk(page: Page, name: str, most: int = 40) -> None:
+    """Go through *page* with the Tab key until it begins again: every step is seen, and they come in order."""
+    page.evaluate("document.activeElement.blur()")
+    steps: list[dict[str, Any]] = []
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        step = page.evaluate(FOCUS)
+        if step["tag"] == "BODY" or (steps and step["order"] <= steps[0]["order"]):
+            break
+        steps.append(step)
+    assert [step for step in steps if not (step["outline"] and step["inView"])] == [], name
+    orders = [step["order"] for step in steps]
+    assert len(orders) > 3 and orders == sorted(set(orders)), name
 
 
 def _tab_to(page: Page, text: str) -> None:

@@ -70,7 +70,9 @@ def test_whatever_is_asked_the_answer_is_as_described_and_never_500(
         for path, least in (
             ("/logs", 3), ("/consumers", 1), ("/logs/weather/messages", 50), ("/queues", 8), ("/policies", 1),
             ("/queues/duplication-high/dead", DEAD), ("/queues/duplication-high/causes", 2), ("/batches", 50),
-            ("/batches/timeline", 2), ("/batches/rejects", 1), ("/anchors", 2), ("/integrity/spaces", 6),
+            ("/batches/timeline", 2), ("/batches/rejects", 1), ("/batches/ends", 3),
+            ("/batches/rejected?log=weather", 2), ("/batches?ended=conflict", 5), ("/anchors", 2),
+            ("/batches/timeline?log=weather&since=0", 2), ("/integrity/spaces", 6),
             ("/integrity/findings", 1), ("/integrity/holds", 2), ("/policies/local/versions", 1),
             ("/integrity/items?store=second&space=photos", 14), ("/system/settings", 20), ("/system/versions", 5),
             ("/workers/pools", 5), ("/overview/faults", 3), ("/overview/history", 0), ("/topics", 0), ("/groups", 0),

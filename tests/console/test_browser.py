@@ -5,48 +5,14 @@ With ``MILLSTREAM_SCREENSHOTS=FOLDER`` every page is kept as a picture, light an
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from chromium import PAGES, PATIENCE
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from chromium import PAGES, STEPS, Watched, sign_in, to_sign_in
+from playwright.sync_api import Browser, Page, expect
 from world import Served, did, serving
-
-
-class Watched:
-    """A context of the browser that knows what its pages complained of, and which hosts they asked."""
-
-    def __init__(self, context: BrowserContext) -> None:
-        self.context, self.complaints, self.hosts = context, list[str](), set[str]()
-        context.set_default_timeout(PATIENCE)
-        context.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname or ""))
-        context.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        context.on("weberror", lambda error: self.complaints.append(str(error.error)))
-
-    def page(self, url: str) -> Page:
-        page = self.context.new_page()
-        page.goto(url)
-        return page
-
-
-@pytest.fixture
-def watched(browser: Browser) -> Iterator[Watched]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    watching = Watched(context)
-    yield watching
-    context.close()
-    assert watching.hosts <= {"127.0.0.1"}, "a request left the host"
-
-
-@pytest.fixture
-def changing(copied: Callable[[], Path]) -> Iterator[Served]:
-    """A server of a node that the test changes."""
-    with serving(copied()) as served:
-        yield served
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -68,6 +34,46 @@ def test_every_page_is_whole_without_a_complaint(browser: Browser, served: Serve
     assert watching.complaints == [] and watching.hosts == {"127.0.0.1"}
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_comes_before_an_action_or_instead_of_it_is_a_whole_page(
+    browser: Browser, guarded: Served, theme: str
+) -> None:
+    pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
+    watching = Watched(context)
+    page = context.new_page()
+
+    def look(name: str) -> None:
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is wider than the window"
+        if pictures:
+            page.screenshot(path=f"{pictures}/{name}-{theme}.png", full_page=True)
+
+    to_sign_in(page, guarded)
+    look("sign-in")
+    sign_in(page, guarded, "ada")
+    for name, go in STEPS.items():
+        go(page, guarded)
+        look(name)
+    context.close()
+    refused = [text for text in watching.complaints if "the server responded with a status of" not in text]
+    assert refused == [] and watching.hosts == {"127.0.0.1"}
+
+
+def test_every_page_can_be_read_on_a_telephone(browser: Browser, served: Served) -> None:
+    pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
+    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    page = context.new_page()
+    wide = []
+    for name, path in PAGES.items():
+        page.goto(served.url + path)
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            wide.append(name)
+        if pictures:
+            page.screenshot(path=f"{pictures}/{name}-phone.png", full_page=True)
+    context.close()
+    assert wide == []
+
+
 def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -77,35 +83,6 @@ def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) ->
     page.get_by_role("link", name="duplication-high").first.click()
     expect(page.locator("h1")).to_have_text("duplication-high")
     context.close()
-
-
-def test_a_policy_is_edited_looked_at_saved_and_put_back(changing: Served, watched: Watched) -> None:
-    page = watched.page(f"{changing.url}/policies/local")
-    policy = json.loads(page.locator("#text").input_value())
-    policy["defaultPolicies"] = policy["defaultPolicies"][:1]
-    page.locator("#text").fill(json.dumps(policy, indent=2))
-    page.get_by_role("button", name="Look at what it would do").click()
-    expect(page.locator("#checked")).to_contain_text("no longer brought in line")
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("status")).to_contain_text("Saved as version 2")
-    page.get_by_role("button", name="Put back").click()
-    page.get_by_role("button", name="Put version 1 back").click()
-    expect(page.get_by_role("status")).to_contain_text("in force again")
-    assert watched.complaints == []
-
-
-def test_two_editors_at_once_lose_nothing(changing: Served, watched: Watched) -> None:
-    first, second = (watched.page(f"{changing.url}/policies/local") for _ in range(2))
-    for page, name in ((first, "mine"), (second, "theirs")):
-        text = page.locator("#text").input_value().replace('"drafts"', f'"drafts", "{name}"')
-        page.locator("#text").fill(text)
-    first.get_by_role("button", name="Save").click()
-    expect(first.get_by_role("status")).to_contain_text("Saved")
-    second.get_by_role("button", name="Save").click()
-    expect(second.get_by_role("alert")).to_contain_text("Somebody saved this policy meanwhile")
-    assert "theirs" in second.locator("#text").input_value()
-    second.get_by_role("button", name="Save").click()
-    expect(second.get_by_role("status")).to_contain_text("Saved as version 3")
 
 
 def test_dead_letters_are_redriven_and_discarded_with_a_reason(changing: Served, watched: Watched) -> None:

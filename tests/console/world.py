@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.anchoring.records import decode_message
+import msgspec
+
+from millstream.anchoring.records import EncodedBatch, decode_message
 from millstream.batching import Reject
 from millstream.cli.anchor_operations import cut_operations
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
+from millstream.core.passwords import hash_password
 from millstream.log import LogSpec
 from millstream.mill.tasks import Duplicate, encode_task
 from millstream.node import Node
@@ -45,6 +48,9 @@ POLICY = {
     ],
     "spacesToIgnore": ["drafts"],
 }
+PEOPLE = {"vera": "viewer", "otto": "operator", "ada": "admin"}
+"""Users of a node that is guarded, and their roles; the password of each is ``secret of NAME``."""
+
 PHOTOS, DEAD, BATCHES = 14, 30, 60
 DAMAGED = "2013/photo-03.txt"
 
@@ -67,6 +73,15 @@ def furnish(folder: Path) -> Path:
     assert run(["mill", "duplicate", "--space", "photos", *data]) == 5  # held
     flip_bit(next((folder / "stores/second/photos").rglob("photo-03.txt")))
     assert run(["mill", "check", "--store", "second", "--space", "photos", *data]) == 1
+    return folder
+
+
+def guard(folder: Path) -> Path:
+    """Let only :data:`PEOPLE` onto the node in *folder*."""
+    hashed = {name: hash_password(f"secret of {name}") for name in PEOPLE}
+    users = [f'[console.users.{n}]\npassword = "{hashed[n]}"\nrole = "{role}"\n' for n, role in PEOPLE.items()]
+    with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
+        file.write("\n".join(users))
     return folder
 
 
@@ -134,6 +149,8 @@ def _open(folder: Path) -> Node:
 
 def _fill_log(node: Node) -> None:
     batches = list(make_batches(BATCHES))
+    batches[4::7] = [_ended(batch, "conflict") for batch in batches[4::7]]
+    batches[9::13] = [_ended(batch, "size") for batch in batches[9::13]]
     messages = sorted(
         (decode_message(line) for batch in batches for line in batch.lines.splitlines()), key=lambda m: m.id
     )
@@ -146,6 +163,10 @@ def _fill_log(node: Node) -> None:
         node.batch_writer.add("weather", part, [Reject(90_000 + len(part), "late")], config=CONFIG)
         node.batch_writer.cut(force=True)
     node.batch_writer.add("weather", [make_batch([80_000])], config=CONFIG)
+
+
+def _ended(batch: EncodedBatch, cut: str) -> EncodedBatch:
+    return msgspec.structs.replace(batch, header=msgspec.structs.replace(batch.header, cut=cut))
 
 
 def _make_photos(node: Node) -> None:

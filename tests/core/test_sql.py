@@ -51,6 +51,41 @@ def test_any_number_may_make_the_same_tables_at_once(tmp_path: Path, round_: int
     engine.dispose()
 
 
+def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'older.db'}", connect_args={"timeout": 30})
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE books (id INTEGER PRIMARY KEY, title TEXT NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO books VALUES (1, 'Emma')")
+    metadata = sa.MetaData()
+    books = sa.Table(
+        "books",
+        metadata,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("title", sa.Text, nullable=False),
+        sa.Column("end", sa.BigInteger),
+        sa.Column("lent_to", sa.Text),
+    )
+    failures = list[BaseException]()
+
+    def open_it() -> None:
+        try:
+            make_tables(engine, metadata)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    with engine.begin() as connection:
+        connection.execute(sa.insert(books).values(id=2, title="Persuasion", end=7, lent_to="Ada"))
+        rows = connection.execute(sa.select(books).order_by(books.c.id)).all()
+    assert [tuple(row) for row in rows] == [(1, "Emma", None, None), (2, "Persuasion", 7, "Ada")]
+    engine.dispose()
+
+
 def test_what_is_there_needs_no_right_to_write(tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     engine = sa.create_engine(f"sqlite:///{path}")

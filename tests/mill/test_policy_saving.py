@@ -13,7 +13,15 @@ from millstream.cli.main import run
 from millstream.mill.errors import PolicyError
 from millstream.mill.policy_places import FolderPlace, PolicyPlace, SpacePlace
 from millstream.mill.policy_repository import ACCOUNTS_FILE, PolicyRepository
-from millstream.mill.policy_saving import ABSENT, PolicyConflictError, history, save_policy, version_of
+from millstream.mill.policy_saving import (
+    ABSENT,
+    PolicyConflictError,
+    history,
+    save_policy,
+    saved_accounts,
+    version_of,
+    withdraw_policy,
+)
 from millstream.stores import MemoryStore
 
 SAMPLE = b"""{
@@ -125,3 +133,30 @@ def test_the_command_line_saves_shows_and_plans(
     assert "space 1 → 2: no longer brought in line" in millstream("mill", "policy", "plan", "local", str(file))[1]
     assert millstream("mill", "duplicate")[0] == 0
     assert (data / "stores" / "2" / "space" / "a.txt").read_bytes() == b"grain"
+
+
+def test_a_policy_that_was_withdrawn_is_not_in_force_until_it_is_saved_again(place: PolicyPlace) -> None:
+    first = save_policy(place, "acme", policy("2"))
+    save_policy(place, "other", policy("2"))
+    with pytest.raises(PolicyConflictError):
+        withdraw_policy(place, "acme", if_match=ABSENT)
+    assert list(PolicyRepository(place).load().by_account) == ["acme", "other"]
+    withdraw_policy(place, "acme", if_match=first.version)
+    assert list(PolicyRepository(place).load().by_account) == ["other"]
+    assert saved_accounts(place) == ["acme", "other"]
+    assert [data for _, data in history(place, "acme")] == [policy("2")]
+    with pytest.raises(PolicyError, match="nothing is copied by its policy"):
+        withdraw_policy(place, "acme")
+    save_policy(place, "acme", policy("2"), if_match=first.version)
+    assert list(PolicyRepository(place).load().by_account) == ["other", "acme"]
+
+
+def test_a_policy_is_withdrawn_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "policy.json").write_bytes(policy("2"))
+    data = ["--data", str(tmp_path / "node")]
+    assert run(["mill", "policy", "save", "acme", str(tmp_path / "policy.json"), *data]) == 0
+    assert run(["mill", "policy", "withdraw", "acme", "--if-match", "none", *data]) == 4
+    assert run(["mill", "policy", "withdraw", "acme", *data]) == 0
+    assert "off the list" in capsys.readouterr().out
+    assert run(["mill", "policy", "show", *data]) == 0
+    assert capsys.readouterr().out == ""

@@ -88,6 +88,8 @@ def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: S
                 "start": header.start,
                 "size": len(line) + 1 + len(batch.lines),
                 "root": header.root,
+                "end": header.end,
+                "ended": header.cut,
             }
         )
         ids = np.array(batch.ids, "<u8").tobytes()

@@ -30,6 +30,8 @@ batches = sa.Table(
     sa.Column("root", sa.Text, nullable=False),
     sa.Column("cut", _number),
     sa.Column("reason", sa.Text),
+    sa.Column("end", sa.BigInteger),  # None, as the next, for batches that were accepted before these were kept
+    sa.Column("ended", sa.Text),
     sa.UniqueConstraint("log", "batch"),
     sa.Index("anchor_batches_waiting", "cut", "reason", "stream", "seq"),
 )

@@ -79,6 +79,7 @@ millstream mill policy lint
 millstream mill policy plan local policy.json
 millstream mill policy save local policy.json
 millstream mill policy show
+millstream mill policy withdraw local
 millstream mill produce bits --once
 millstream mill produce duplication --once --differences
 millstream mill produce statistics --once

@@ -13,7 +13,7 @@ from millstream.mill.policy import Policy, encode_policy, policy_file
 from millstream.mill.policy_lint import lint_policy
 from millstream.mill.policy_places import MAX_BYTES
 from millstream.mill.policy_repository import Policies
-from millstream.mill.policy_saving import read_policy, save_policy, version_of
+from millstream.mill.policy_saving import read_policy, save_policy, version_of, withdraw_policy
 from millstream.mill.producer import duplication_rounds, plan_space_duplication
 from millstream.node import Node
 from millstream.settings import Settings
@@ -81,6 +81,20 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
         print_json(saved)
     else:
         click.echo(f"{account}: version {saved.version}, number {saved.number} of its history")
+
+
+@policy.command("withdraw")
+@click.argument("account")
+@click.option("--if-match", metavar="VERSION", help="Only if the policy is at this version (see show).")
+@data_options
+def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
+    """Take ACCOUNT off the list of accounts, so that nothing is copied by its policy until it is saved again.
+
+    No version is lost. Exit code 4 if somebody saved another version meanwhile.
+    """
+    with Node.open(settings) as node:
+        withdraw_policy(node.policy_place, account, if_match=if_match)
+    click.echo(f"{account}: off the list of accounts")
 
 
 @policy.command("plan")

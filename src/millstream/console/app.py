@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from millstream.console import copy_pages, road_pages, work_pages
+from millstream.console import batch_pages, copy_pages, policy_pages, road_pages, work_pages
 from millstream.console.events import Events
 from millstream.console.finding import find
 from millstream.console.page import THEMES, Pages, local_path, read_form
@@ -50,7 +50,9 @@ class Console:
             Route("/theme", self._theme),
             Route("/find", self._pages.show("error.html", find)),
             *road_pages.routes(self._pages),
+            *batch_pages.routes(self._pages),
             *work_pages.routes(self._pages),
+            *policy_pages.routes(self._pages),
             *copy_pages.routes(self._pages),
         ]
         inner = Starlette(routes=routes, exception_handlers={HTTPException: self._missing, Exception: self._broken})

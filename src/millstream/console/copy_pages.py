@@ -1,4 +1,4 @@
-"""The pages of copies: policies, and integrity with its findings and repairs."""
+"""The pages of copies: integrity with its map of ages, findings, reports, repairs and held plans."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from millstream.console.formatting import ago
 from millstream.console.page import Call, Pages, body_of, done
-from millstream.console_settings import Role
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
-from millstream.log.database.place import masked
 from millstream.mill.coverage import SpaceCoverage
-from millstream.mill.errors import PolicyError
-from millstream.mill.policy_saving import ABSENT, PolicyConflictError
-from millstream.rest.access import ForbiddenError
-from millstream.rest.views import integrity, policies
+from millstream.rest.views import integrity
 
 MOST_SQUARES = 400
 """Spaces of one store that the map of ages shows, the worst of them."""
@@ -39,11 +34,6 @@ class Square(msgspec.Struct, frozen=True):
 def routes(pages: Pages) -> list[BaseRoute]:
     """The routes of these pages."""
     return [
-        Route("/policies", pages.show("policies.html", list_policies)),
-        Route("/policies/new", pages.show("policies.html", new_policy)),
-        Route("/policies/{account}", pages.show("policy.html", show_policy)),
-        Route("/policies/{account}", pages.act(edit_policy, Role.VIEWER, "policy.html"), methods=["POST"]),
-        Route("/policies/{account}/restore", pages.act(restore_policy, Role.ADMIN), methods=["POST"]),
         Route("/integrity", pages.show("integrity.html", show_integrity)),
         Route("/integrity/findings", pages.show("findings.html", show_findings)),
         Route("/integrity/reports", pages.show("reports.html", show_reports)),
@@ -52,73 +42,6 @@ def routes(pages: Pages) -> list[BaseRoute]:
         Route("/integrity/holds/{number:int}/approve", pages.act(approve), methods=["POST"]),
         Route("/integrity/repair", pages.act(repair), methods=["POST"]),
     ]
-
-
-def list_policies(call: Call) -> Mapping[str, Any]:
-    """The policies of all accounts, and the stores."""
-    node = call.desk.node
-    stores = [(name, masked(url)) for name, url in node.settings.store_urls.items()]
-    found = policies.policies(call.desk, call.ask())
-    return {"policies": found, "stores": stores, "account": "" if found.items else node.settings.mill.account}
-
-
-def new_policy(call: Call) -> Response:
-    """Go to the page of an account, whether it has a policy or not."""
-    account = call.query.get("account", "").strip()
-    return RedirectResponse(f"/policies/{quote(account, safe='')}" if account else "/policies", 303)
-
-
-def show_policy(call: Call) -> Mapping[str, Any]:
-    """The policy of an account in its editor; with ``number`` an older version, to look at."""
-    number = call.query.get("number")
-    page = _policy_page(call)
-    if number:
-        older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
-        asked = policies.check_policy(call.desk, call.ask(policies.AccountQuery, older))
-        return {**page, "text": older.text, "checked": asked}
-    return page
-
-
-def edit_policy(call: Call) -> Mapping[str, Any] | Response:
-    """Look at what a policy would do, or save it over the version that the editor began with."""
-    account, text = call.path["account"], call.field("text").replace("\r\n", "\n")
-    body = body_of(policies.PolicyText, text=text)
-    began = call.field("version")
-    if call.field("do") == "save":
-        if not call.who.role.covers(Role.ADMIN):
-            raise ForbiddenError
-        try:
-            saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, body, if_match=began))
-        except PolicyConflictError:
-            page = _policy_page(call)
-            theirs = {"conflict": page["version"], "theirs": page["text"], "version": began}
-            return {**page, "text": text, **theirs, "detail": None}
-        except PolicyError as error:
-            return {**_policy_page(call), "text": text, "version": began, "error": str(error)}
-        return done(f"/policies/{quote(account, safe='')}", f"Saved as version {saved.number}; it is in force now.")
-    checked = policies.check_policy(call.desk, call.ask(policies.AccountQuery, body))
-    return {**_policy_page(call), "text": text, "version": began, "checked": checked, "detail": None}
-
-
-def restore_policy(call: Call) -> Mapping[str, Any] | Response:
-    """Put an older version in force again."""
-    account, number = call.path["account"], call.field("number")
-    older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
-    back = f"/policies/{quote(account, safe='')}"
-    if call.field("confirmed") != "yes":
-        return {
-            "what": f"Put version {number} back",
-            "effect": f"Version {number} of the policy of {account} is in force again; no version is lost.",
-            "details": [],
-            "action": f"{back}/restore",
-            "hidden": [("number", number), ("version", call.field("version"))],
-            "reason_needed": False,
-            "danger": False,
-            "back": back,
-        }
-    version = call.field("version")
-    saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, older, if_match=version))
-    return done(back, f"Version {number} is in force again, as number {saved.number}.")
 
 
 def show_integrity(call: Call) -> Mapping[str, Any]:
@@ -218,18 +141,6 @@ def repair(call: Call) -> Mapping[str, Any] | Response:
         "danger": True,
         "back": back,
     }
-
-
-def _policy_page(call: Call) -> dict[str, Any]:
-    account = call.path["account"]
-    page: dict[str, Any] = {"account": account, "checked": None, "conflict": None, "theirs": None, "error": None}
-    try:
-        detail = policies.policy(call.desk, call.ask(policies.AccountQuery))
-    except NotFoundError:
-        return {**page, "version": ABSENT, "text": policies.empty_policy(), "detail": None, "versions": []}
-    versions = policies.policy_versions(call.desk, call.ask(policies.AccountQuery)).items
-    facts = {"version": detail.version, "text": detail.text, "detail": detail, "versions": versions}
-    return {**page, **facts, "error": detail.error}
 
 
 def _heat(spaces: Sequence[SpaceCoverage], only: str | None, now: int) -> Iterator[tuple[str, Sequence[Square], int]]:

@@ -104,6 +104,13 @@ def span(seconds: float) -> str:
     return " ".join(parts) or "0 s"
 
 
+def length_of(seconds: float) -> str:
+    """How long something took or lasts: ``850 ms``, ``12.5 s``, ``3 min``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+
+
 def short(text: str | None, keep: int = 10) -> Markup:
     """A hash or another long name, cut in the middle; the whole of it is its title."""
     if not text:

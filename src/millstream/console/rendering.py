@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
+import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from millstream import __version__
+from millstream.anchoring.journal_reading import Starts
 from millstream.console import formatting
 
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -64,6 +66,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         percent=formatting.percent,
         rate=formatting.rate,
         span=formatting.span,
+        length_of=formatting.length_of,
         short=formatting.short,
         tree=formatting.tree,
         iso=formatting.iso,
@@ -90,28 +93,29 @@ def spark(values: Sequence[float], width: int = 240, height: int = 36) -> str:
     return " ".join(f"{n * step:.1f},{height - 1 - value / most * (height - 2):.1f}" for n, value in enumerate(values))
 
 
-def bars(
-    rows: Mapping[str, Sequence[tuple[int, int]]], width: int = 960, height: int = 28
-) -> Mapping[str, Sequence[tuple[str, str, str, str, int, int]]]:
-    """Counts over time as SVG rectangles (x, y, width, height) with their times and counts, by name."""
-    times = [at for found in rows.values() for at, _ in found]
-    if not times:
+class Bar(msgspec.Struct, frozen=True):
+    """One rectangle of a timeline in the units of its drawing, and the rows that it stands for."""
+
+    x: str
+    y: str
+    width: str
+    height: str
+    row: Starts
+
+
+def bars(rows: Sequence[Starts], width: int = 960, height: int = 40) -> Mapping[str, Sequence[Bar]]:
+    """Counts over time as rectangles by log, those of one time on top of one another."""
+    if not rows:
         return {}
-    first, last, most = min(times), max(times), max(count for found in rows.values() for _, count in found)
-    gaps = [b - a for found in rows.values() for (a, _), (b, _) in itertools.pairwise(found)]
-    bucket = min(gaps, default=max(1, last - first)) or 1
-    scale = width / (last - first + bucket)
-    return {
-        name: [
-            (
-                f"{(at - first) * scale:.2f}",
-                f"{height - max(1.0, count / most * height):.2f}",
-                f"{max(0.8, bucket * scale - 0.4):.2f}",
-                f"{max(1.0, count / most * height):.2f}",
-                at,
-                count,
-            )
-            for at, count in found
-        ]
-        for name, found in rows.items()
-    }
+    first, last = min(row.at for row in rows), max(row.until for row in rows)
+    sums, below = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for row in rows:
+        sums[row.log, row.at] += row.batches
+    most, scale, drawn = max(sums.values()), width / (last - first), dict[str, list[Bar]]()
+    for row in rows:
+        top = below[row.log, row.at] = below[row.log, row.at] + row.batches
+        tall = max(1.0, row.batches / most * height)
+        x, wide = (row.at - first) * scale, max(0.8, (row.until - row.at) * scale - 0.4)
+        y = max(0.0, height - max(1.0, top / most * height))
+        drawn.setdefault(row.log, []).append(Bar(f"{x:.2f}", f"{y:.2f}", f"{wide:.2f}", f"{tall:.2f}", row))
+    return drawn

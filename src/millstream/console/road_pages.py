@@ -1,4 +1,4 @@
-"""The pages of the road: overview, logs and messages, batches, anchors, proofs, identifiers."""
+"""The pages of the road: overview, logs and messages, anchors, proofs, identifiers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from millstream.anchoring.files import split_batches
-from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.anchoring.proof import decode_proof
 from millstream.console.page import Call, FormError, Pages, body_of, done
-from millstream.console.rendering import bars
 from millstream.console_settings import Role
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
@@ -25,16 +22,6 @@ from millstream.rest.views import anchors, identifiers, logs, proofs
 MOST_LINES = 200
 """Lines of a file that a page shows as trees."""
 
-CUTS = {
-    "window": "its window was over",
-    "conflict": "a message of a key that it had already came",
-    "size": "it had as much in it as one may have",
-    "neighbour": "the next batch of its source began",
-    "flush": "somebody asked for what was open",
-}
-"""Why a batch ended, in words."""
-
-_SHOWN_MESSAGES = 100
 _SHOWN_LAGS = 8
 _TIMES = ("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 
@@ -47,8 +34,6 @@ def routes(pages: Pages) -> list[BaseRoute]:
         Route("/logs/{log}", pages.show("log.html", show_log)),
         Route("/logs/{log}/publish", pages.act(publish), methods=["POST"]),
         Route("/logs/{log}/{id:int}", pages.show("message.html", show_message)),
-        Route("/batches", pages.show("batches.html", list_batches)),
-        Route("/batches/one", pages.show("batch.html", show_batch)),
         Route("/anchors", pages.show("anchors.html", list_anchors)),
         Route("/anchors/{number:int}", pages.show("anchor.html", show_anchor)),
         Route("/files/{cid}", pages.show("file.html", show_file)),
@@ -105,39 +90,6 @@ def show_message(call: Call) -> Mapping[str, Any]:
     """One message, as a tree where it is JSON."""
     found = logs.message(call.desk, call.ask(logs.MessageQuery))
     return {"m": found, "parsed": parsed(found.body)}
-
-
-def list_batches(call: Call) -> Mapping[str, Any]:
-    """Batches over time, by state, and one by one."""
-    desk = call.desk
-    timeline, journal = desk.timeline(), desk.watch.survey.journal
-    times = [at for found in timeline.values() for at, _ in found]
-    names = ("accepted", "cut", "anchored", "observed", "rejected")
-    return {
-        "batches": anchors.batches(desk, call.ask(anchors.BatchesQuery)),
-        "rejects": anchors.rejects(desk, call.ask()).items,
-        "totals": [(name, getattr(journal, name)) for name in names],
-        "timeline": timeline,
-        "drawn": bars(timeline),
-        "begin": min(times, default=None),
-        "end": max(times, default=None),
-        **{name: call.query.get(name) for name in ("log", "only", "before")},
-    }
-
-
-def show_batch(call: Call) -> Mapping[str, Any]:
-    """One batch, and the messages that its file holds."""
-    found = anchors.batch(call.desk, call.ask(anchors.BatchQuery))
-    messages: list[tuple[int, str]] = []
-    count, header = 0, None
-    for place in found.anchored[:1]:
-        data = call.desk.node.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
-        stored = next(split_batches(data))
-        count, header = len(stored.lines), stored.header
-        for line in stored.lines[:_SHOWN_MESSAGES]:
-            messages.append((msgspec.json.decode(line)["id"], line.decode("utf-8")))
-    why = None if header is None else CUTS.get(header.cut, header.cut)
-    return {"b": found, "messages": messages, "count": count, "header": header, "why": why}
 
 
 def list_anchors(call: Call) -> Mapping[str, Any]:

@@ -86,19 +86,40 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def make_tables(engine: sa.Engine, metadata: sa.MetaData, tables: Sequence[sa.Table] | None = None) -> None:
-    """Make the *tables* of *metadata* (all of them by default) that are absent; several processes may do so at once."""
+    """Make the *tables* of *metadata* (all of them by default) that are absent; several processes may do so at once.
+
+    A table that an earlier version made gets the columns that it lacks, which have to be ones that may be NULL.
+    """
     wanted = list(metadata.tables.values() if tables is None else tables)
     with engine.connect() as connection:  # what is there already needs no lock, and may be read-only
-        if all(engine.dialect.has_table(connection, table.name) for table in wanted):
+        if all(_is_whole(connection, table) for table in wanted):
             return
     for left in reversed(range(len(wanted) + 1)):
         try:
             with writing(engine) as connection:
                 metadata.create_all(connection, wanted)
+                for table in wanted:
+                    _add_columns(connection, table)
             return
         except (sa.exc.OperationalError, sa.exc.ProgrammingError):
             if not left:  # a server makes tables outside transactions: another process may come between any two
                 raise
+
+
+def _is_whole(connection: sa.Connection, table: sa.Table) -> bool:
+    return connection.dialect.has_table(connection, table.name) and not _lacking(connection, table)
+
+
+def _add_columns(connection: sa.Connection, table: sa.Table) -> None:
+    for column in _lacking(connection, table):
+        definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {definition}")
+
+
+def _lacking(connection: sa.Connection, table: sa.Table) -> list[sa.Column[Any]]:
+    """The columns of *table* that the table in the database has not got and may be given."""
+    there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    return [column for column in table.columns if column.nullable and column.name not in there]
 
 
 class SqlDatabase:

@@ -7,7 +7,7 @@ is ``docs/formats/duplication-policy.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -109,6 +109,17 @@ def encode_policy(policy: Policy) -> bytes:
     )
 
 
+def policy_text(policy: Policy) -> str:
+    """*policy* as people write it: a line a pair, so that versions can be compared line by line."""
+    spaces = [f"    {_quoted(space)}: {_lines(pairs, '    ')}" for space, pairs in policy.spaces.items()]
+    members = [
+        f"{_quoted(SPACES)}: {{{_inset(spaces, '  ')}}}",
+        f"{_quoted(DEFAULTS)}: {_lines(policy.defaults, '  ')}",
+        f"{_quoted(IGNORED)}: [{', '.join(map(_quoted, policy.ignored))}]",
+    ]
+    return "{" + _inset([f"  {member}" for member in members], "") + "}\n"
+
+
 def policy_file(account: str) -> str:
     """The file name of an account's policy (seed document, "Duplication Policy Naming Convention")."""
     return f"{account}-duplication-policy.json"
@@ -163,6 +174,22 @@ def _only(node: Members, known: Iterable[str], name: str) -> None:
 
 def _builtin_pairs(pairs: Iterable[Pair]) -> list[dict[str, str]]:
     return [{SOURCE: pair.source, DESTINATION: pair.destination} for pair in pairs]
+
+
+def _lines(pairs: Iterable[Pair], indent: str) -> str:
+    lines = [
+        f"{indent}  {{{_quoted(SOURCE)}: {_quoted(one.source)}, {_quoted(DESTINATION)}: {_quoted(one.destination)}}}"
+        for one in pairs
+    ]
+    return f"[{_inset(lines, indent)}]"
+
+
+def _inset(lines: Sequence[str], indent: str) -> str:
+    return "\n" + ",\n".join(lines) + f"\n{indent}" if lines else ""
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode("utf-8")
 
 
 def _error(name: str, spot: Spot, what: str) -> PolicyError:

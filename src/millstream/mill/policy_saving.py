@@ -61,15 +61,35 @@ def save_policy(place: PolicyPlace, account: str, data: bytes, *, if_match: str 
     _, warnings = read_policy(data, account)
     with place.saving():
         current = place.read(name)
-        if if_match is not None and if_match != version_of(current):
-            raise PolicyConflictError(
-                f"{name} in {place.where} is at version {version_of(current)}, not at {if_match}: somebody saved it "
-                "meanwhile; look at it with `millstream mill policy show`, and save yours over that version"
-            )
+        _check_version(place, name, current, if_match)
         number = _keep(place, name, current, data)
         place.write(name, data)
         _list_account(place, account)
     return Saved(account, version_of(data), number, tuple(warnings))
+
+
+def withdraw_policy(place: PolicyPlace, account: str, *, if_match: str | None = None) -> None:
+    """Take *account* off the list of accounts, so that nothing is copied by its policy any more.
+
+    The file and its history stay: saving any version puts the account on the list again. Raises
+    :class:`PolicyConflictError` as :func:`save_policy`, :class:`PolicyError` where the account is not on the list.
+    """
+    check_account(account)
+    name = policy_file(account)
+    with place.saving():
+        current = place.read(name)
+        _check_version(place, name, current, if_match)
+        accounts = _listed(place)
+        if account not in accounts:
+            raise PolicyError(f"the account {account!r} is not in {ACCOUNTS_FILE}: nothing is copied by its policy")
+        _write_accounts(place, [one for one in accounts if one != account])
+
+
+def saved_accounts(place: PolicyPlace) -> Sequence[str]:
+    """Every account of which a policy was ever saved, in force or not, by name."""
+    ending = policy_file("")
+    names = {name.partition("/")[0] for name in place.names(HISTORY)}
+    return sorted(name.removesuffix(ending) for name in names if name.endswith(ending))
 
 
 def history(place: PolicyPlace, account: str) -> Sequence[tuple[int, bytes]]:
@@ -94,8 +114,24 @@ def _keep(place: PolicyPlace, name: str, current: bytes | None, data: bytes) -> 
     return number
 
 
+def _check_version(place: PolicyPlace, name: str, current: bytes | None, if_match: str | None) -> None:
+    if if_match is not None and if_match != version_of(current):
+        raise PolicyConflictError(
+            f"{name} in {place.where} is at version {version_of(current)}, not at {if_match}: somebody saved it "
+            "meanwhile; look at it with `millstream mill policy show`, and save yours over that version"
+        )
+
+
 def _list_account(place: PolicyPlace, account: str) -> None:
-    listed = place.read(ACCOUNTS_FILE)
-    accounts = parse_accounts(listed.decode("utf-8-sig"), ACCOUNTS_FILE) if listed is not None else ()
+    accounts = _listed(place)
     if account not in accounts:
-        place.write(ACCOUNTS_FILE, msgspec.json.format(msgspec.json.encode([*accounts, account])) + b"\n")
+        _write_accounts(place, [*accounts, account])
+
+
+def _listed(place: PolicyPlace) -> Sequence[str]:
+    listed = place.read(ACCOUNTS_FILE)
+    return parse_accounts(listed.decode("utf-8-sig"), ACCOUNTS_FILE) if listed is not None else ()
+
+
+def _write_accounts(place: PolicyPlace, accounts: Sequence[str]) -> None:
+    place.write(ACCOUNTS_FILE, msgspec.json.format(msgspec.json.encode(accounts)) + b"\n")

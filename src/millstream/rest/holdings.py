@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from millstream.anchoring.journal_reading import JournalReader
+from millstream.anchoring.journal_reading import JournalReader, Starts
 from millstream.log import Log, LogSpec
 from millstream.node import Node
 from millstream.rest.node_queues import Queues
@@ -19,10 +19,10 @@ class Holdings:
         node.prepare()
         self.queues = Queues(node)
         self.batches = JournalReader(node.database)
-        self._timeline: tuple[int, Mapping[str, Sequence[tuple[int, int]]]] | None = None
+        self._timeline: tuple[int, Sequence[Starts]] | None = None
 
-    def timeline(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """How many batches begin when, by log: counted anew when batches were added since."""
+    def timeline(self) -> Sequence[Starts]:
+        """How many batches begin when, and why they ended: counted anew when batches were added since."""
         last = self.batches.last_number()
         if self._timeline is None or self._timeline[0] != last:
             self._timeline = last, self.batches.starts()

@@ -11,6 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.index import Totals
+from millstream.anchoring.journal_reading import EndCount, RejectCount
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.states import JournalTotals
 from millstream.core.errors import MillstreamError
@@ -74,6 +75,8 @@ class Survey(msgspec.Struct, frozen=True, dict=True):
     spaces: Sequence[SpaceCoverage] = ()
     findings: Sequence[ManifestRow] = ()
     holds: int = 0
+    ends: Sequence[EndCount] = ()
+    rejects: Sequence[RejectCount] = ()
     free_bytes: int | None = None
     troubles: Mapping[str, str] = {}
 
@@ -149,6 +152,8 @@ def take_survey(holdings: Holdings) -> Survey:
         look("manifest", lambda: sorted(coverage_of(node.database), key=badness), ()),
         look("findings", lambda: findings_of(node.database, MOST_FINDINGS), ()),
         look("brake", lambda: len(node.brake.holds()), 0),
+        look("ends of batches", holdings.batches.ends, ()),
+        look("rejected messages", holdings.batches.rejects, ()),
         look("disk", lambda: shutil.disk_usage(node.folder).free, None),
         troubles,
     )

@@ -58,3 +58,9 @@ class Trail:
             query = query.where(_trail.c.number < before)
         with self._engine.connect() as connection:
             return [TrailEvent(*row) for row in connection.execute(query)]
+
+    def of(self, action: str, target: str, limit: int = 1000) -> Sequence[TrailEvent]:
+        """The last *limit* times that *action* was done to *target*, the latest first."""
+        query = sa.select(_trail).where(_trail.c.action == action, _trail.c.target == target)
+        with self._engine.connect() as connection:
+            return [TrailEvent(*row) for row in connection.execute(query.order_by(_trail.c.number.desc()).limit(limit))]

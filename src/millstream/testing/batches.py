@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import EventBatch, Reject
+from millstream.batching.event import Cut
 from millstream.core.message import Message
 
 CONFIG = {"max_delay": 600, "window": 60}
@@ -19,12 +20,15 @@ _HOUR = 3_600_000_000
 _EPOCH = 1_356_998_400_000_000  # 2013-01-01, microseconds
 
 
-def make_batch(ids: Sequence[int], source: str = "JFK", hour: int = 0, name: str | None = None) -> EncodedBatch:
-    """A batch of messages with *ids*; *hour* sets its event times, *name* its id (default: a hash of all these)."""
+def make_batch(
+    ids: Sequence[int], source: str = "JFK", hour: int = 0, name: str | None = None, *, cut: Cut = "window"
+) -> EncodedBatch:
+    """A batch of messages with *ids*; *hour* sets its event times, *name* its id (default: a hash of what stands before
+    it), *cut* says why it ended."""
     messages = [make_message(number, source, hour, place) for place, number in enumerate(ids)]
     batch = name or hashlib.sha256(repr((list(ids), source, hour)).encode()).hexdigest()
     start = _EPOCH + hour * _HOUR
-    return encode_batch(EventBatch(batch, source, start, start, start + _HOUR, "window", tuple(ids)), messages)
+    return encode_batch(EventBatch(batch, source, start, start, start + _HOUR, cut, tuple(ids)), messages)
 
 
 def make_message(number: int, source: str = "JFK", hour: int = 0, place: int = 0) -> Message:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from millstream.rest.endpoint import Endpoint
 from millstream.rest.views import (
     anchors,
+    batches,
     identifiers,
     integrity,
     logs,
@@ -17,7 +18,7 @@ from millstream.rest.views import (
     system,
 )
 
-_MODULES = (overview, logs, queues, policies, integrity, anchors, identifiers, proofs, system)
+_MODULES = (overview, logs, queues, policies, integrity, batches, anchors, identifiers, proofs, system)
 
 
 def all_endpoints() -> Sequence[Endpoint]:

@@ -1,15 +1,14 @@
-"""Batches and anchors: how batches stand, the ledger, what is under an anchor, and the files themselves."""
+"""Anchors: the ledger, what is under an anchor, and the files themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from millstream.anchoring.content import read_manifest
 from millstream.anchoring.errors import AnchoringError
-from millstream.anchoring.journal_reading import BatchRow, RejectCount
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.manifest import MAX_FILE_BYTES, Manifest
 from millstream.core.cid import is_cid
@@ -27,28 +26,8 @@ class UnknownAnchorError(NotFoundError):
     """The ledger has no entry of this number."""
 
 
-class UnknownBatchError(NotFoundError):
-    """No batch of this id was ever handed to the batch writer here."""
-
-
 class CidError(InputError):
     """This is no content id."""
-
-
-class BatchesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Batches that were added before number ``before``; of one ``log``; with ``only=bad`` those that were rejected."""
-
-    before: Number | None = None
-    log: str | None = None
-    only: Literal["all", "bad"] = "all"
-    limit: Limit = 50
-
-
-class BatchQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The batch ``batch`` of ``log``."""
-
-    log: Name
-    batch: Name
 
 
 class AnchorsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,68 +74,6 @@ class AnchorDetail(msgspec.Struct, frozen=True):
     manifest: Manifest | None
     refused: Mapping[str, str]
     trouble: str | None = None
-
-
-class Located(msgspec.Struct, frozen=True):
-    """Where an anchored batch lies: in which entry of the ledger, which file, and which of its bytes."""
-
-    anchor: int
-    file: str
-    offset: int
-    size: int
-    reason: str | None
-
-
-class BatchDetail(msgspec.Struct, frozen=True):
-    """A batch as the journal has it (None where it came from elsewhere), and every place where it is anchored."""
-
-    log: str
-    batch: str
-    row: BatchRow | None
-    anchored: Sequence[Located]
-
-
-class Starts(msgspec.Struct, frozen=True):
-    """How many batches of ``log`` begin from ``at`` (microseconds of event time) until the next bucket."""
-
-    log: str
-    at: int
-    batches: int
-
-
-@endpoints.get("/batches", BatchesQuery)
-def batches(desk: Desk, ask: Ask[BatchesQuery, Any]) -> Listing[BatchRow]:
-    """List the batches that were handed to the batch writer, the last one first."""
-    query = ask.query
-    rejected = query.only == "bad"
-    found = desk.batches.batches(before=query.before, limit=query.limit + 1, log=query.log, rejected=rejected)
-    rows = found[: query.limit]
-    total = None if query.log or rejected else desk.watch.overview().batches.batches
-    return Listing(rows, str(rows[-1].number) if len(found) > query.limit else None, total=total)
-
-
-@endpoints.get("/batches/timeline")
-def timeline(desk: Desk, _ask: Ask[Any, Any]) -> Listing[Starts]:
-    """How many batches begin when, by log."""
-    rows = [Starts(log, at, count) for log, found in desk.timeline().items() for at, count in found]
-    return Listing(rows, total=len(rows))
-
-
-@endpoints.get("/batches/rejects")
-def rejects(desk: Desk, _ask: Ask[Any, Any]) -> Listing[RejectCount]:
-    """Why messages are in no batch."""
-    found = desk.batches.rejects()
-    return Listing(found, total=len(found))
-
-
-@endpoints.get("/batches/one", BatchQuery)
-def batch(desk: Desk, ask: Ask[BatchQuery, Any]) -> BatchDetail:
-    """Where one batch stands, and where it is anchored."""
-    log, name = ask.query.log, ask.query.batch
-    row, found = desk.batches.batch(log, name), desk.node.observer.index.find_batch(log, name)
-    if row is None and not found:
-        raise UnknownBatchError
-    return BatchDetail(log, name, row, [Located(f.number, f.uri, f.offset, f.size, f.reason) for f in found])
 
 
 @endpoints.get("/anchors", AnchorsQuery)

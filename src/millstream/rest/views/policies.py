@@ -12,11 +12,19 @@ import msgspec
 from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.mill.errors import PolicyError
-from millstream.mill.policy import Pair, Policy, Warned, encode_policy, policy_file
+from millstream.mill.policy import Pair, Policy, Warned, encode_policy, parse_accounts, policy_file, policy_text
+from millstream.mill.policy_changes import PolicyChange, changes_between
 from millstream.mill.policy_lint import lint_policy
 from millstream.mill.policy_places import MAX_BYTES
 from millstream.mill.policy_repository import ACCOUNTS_FILE, Policies, check_account
-from millstream.mill.policy_saving import history, read_policy, save_policy, version_of
+from millstream.mill.policy_saving import (
+    history,
+    read_policy,
+    save_policy,
+    saved_accounts,
+    version_of,
+    withdraw_policy,
+)
 from millstream.mill.producer import duplication_rounds, plan_space_duplication
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Listing, Name, Number
@@ -26,7 +34,7 @@ endpoints = Endpoints()
 MOST_PLANS = 200
 """Pairs of stores with a space that a what-if looks at: every item of them is listed."""
 
-_EMPTY = '{\n  "spaceDuplicationStorePolicies": {},\n  "defaultPolicies": [],\n  "spacesToIgnore": []\n}\n'
+_SAVED, _WITHDRAWN = "save policy", "withdraw policy"
 
 
 class UnknownPolicyError(NotFoundError):
@@ -52,8 +60,18 @@ class PolicyText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: Annotated[str, msgspec.Meta(max_length=MAX_BYTES)]
 
 
+class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why an account is taken off the list of accounts; ``version`` is the one that was looked at."""
+
+    version: Annotated[str, msgspec.Meta(pattern="^[0-9a-z]{4,16}$")]
+    reason: Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
+
+
 class PolicyRow(msgspec.Struct, frozen=True):
-    """The policy of one account: its version, how much stands in it, and how much of that is probably not meant."""
+    """The policy of one account: its version, how much stands in it, and how much of that is probably not meant.
+
+    ``in_force`` is False where the account was taken off the list of accounts: nothing is copied by its policy.
+    """
 
     account: str
     version: str
@@ -62,10 +80,12 @@ class PolicyRow(msgspec.Struct, frozen=True):
     ignored: int
     warnings: int
     error: str | None = None
+    in_force: bool = True
 
 
 class PolicyDetail(msgspec.Struct, frozen=True):
-    """The policy of one account. ``version`` is what ``If-Match`` has to say when it is saved over."""
+    """The policy of one account. ``version`` is what ``If-Match`` has to say when it is saved over; ``in_force`` as
+    in a row of the list."""
 
     account: str
     version: str
@@ -75,6 +95,7 @@ class PolicyDetail(msgspec.Struct, frozen=True):
     ignored: Sequence[str]
     warnings: Sequence[str]
     error: str | None = None
+    in_force: bool = True
 
 
 class PlanRow(msgspec.Struct, frozen=True):
@@ -93,13 +114,15 @@ class PlanRow(msgspec.Struct, frozen=True):
 
 class Checked(msgspec.Struct, frozen=True):
     """What a policy would be: ``error`` says where it is none; else what to warn of, how it differs from the one in
-    force, and what it would cause. ``unseen`` counts the spaces beyond those that ``plans`` speaks of."""
+    force (``changes`` by meaning, ``diff`` line by line), and what it would cause. ``unseen`` counts the spaces beyond
+    those that ``plans`` speaks of."""
 
     error: str | None = None
     warnings: Sequence[str] = ()
     diff: Sequence[str] = ()
     plans: Sequence[PlanRow] = ()
     unseen: int = 0
+    changes: Sequence[PolicyChange] = ()
 
 
 class SavedPolicy(msgspec.Struct, frozen=True):
@@ -112,18 +135,26 @@ class SavedPolicy(msgspec.Struct, frozen=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True):
-    """One version that was in force; ``is_current`` where it is so now."""
+    """One version that was in force; ``is_current`` where it is so now.
+
+    ``saved_at`` (microseconds) and ``saved_by`` are as the trail has them, None for one that was saved in another way.
+    """
 
     number: int
     version: str
     bytes: int
     is_current: bool
+    saved_at: int | None = None
+    saved_by: str | None = None
 
 
 @endpoints.get("/policies")
 def policies(desk: Desk, _ask: Ask[Any, Any]) -> Listing[PolicyRow]:
-    """List the policies of all accounts."""
-    rows = [_row(desk, account) for account in accounts(desk)]
+    """List the policies of all accounts; those that were taken off the list of accounts last."""
+    listed = accounts(desk)
+    gone = [account for account in saved_accounts(desk.node.policy_place) if account not in listed]
+    rows = [_row(desk, account) for account in listed]
+    rows += [msgspec.structs.replace(_row(desk, account), in_force=False) for account in gone]
     return Listing(rows, total=len(rows))
 
 
@@ -135,10 +166,11 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
     if data is None:
         raise UnknownPolicyError(f"there is no policy of the account {account!r} in {desk.node.policy_place.where}")
     text, stores = data.decode("utf-8", "replace"), tuple(desk.node.settings.store_urls)
+    in_force = account in accounts(desk)
     try:
         parsed, warned = read_policy(data, account)
     except PolicyError as error:
-        return PolicyDetail(account, version_of(data), text, (), (), (), (), str(error))
+        return PolicyDetail(account, version_of(data), text, (), (), (), (), str(error), in_force)
     return PolicyDetail(
         account,
         version_of(data),
@@ -147,6 +179,7 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
         list(map(str, parsed.defaults)),
         parsed.ignored,
         _texts(warned, parsed, stores),
+        in_force=in_force,
     )
 
 
@@ -161,12 +194,14 @@ def check_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> Checked:
     except PolicyError as error:
         return Checked(str(error))
     before = (_read(desk, account) or b"").decode("utf-8", "replace")
-    diff = difflib.unified_diff(before.splitlines(), ask.body.text.splitlines(), "in force", "proposed", lineterm="")
+    lines = difflib.unified_diff(before.splitlines(), ask.body.text.splitlines(), "in force", "proposed", lineterm="")
+    current, diff, texts = in_force(desk, account), list(lines), _texts(warned, proposed, stores)
+    changes = changes_between(current, proposed)
     try:
-        plans, unseen = _what_if(desk, account, proposed)
+        plans, unseen = _what_if(desk, current, proposed)
     except MillstreamError as error:
-        return Checked(None, [*_texts(warned, proposed, stores), f"what-if: {error}"], list(diff))
-    return Checked(None, _texts(warned, proposed, stores), list(diff), plans, unseen)
+        return Checked(None, [*texts, f"what-if: {error}"], diff, changes=changes)
+    return Checked(None, texts, diff, plans, unseen, changes)
 
 
 @endpoints.put("/policies/{account}", AccountQuery, PolicyText, Role.ADMIN)
@@ -175,9 +210,19 @@ def put_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> SavedPolicy:
     account = ask.query.account
     data = ask.body.text.encode("utf-8", "surrogatepass")
     saved = save_policy(desk.node.policy_place, account, data, if_match=ask.if_match)
-    desk.trail.add(ask.who.name, "save policy", account, version=saved.version, number=saved.number)
+    desk.trail.add(ask.who.name, _SAVED, account, version=saved.version, number=saved.number)
     desk.node.forget_policies()
     return SavedPolicy(account, saved.version, saved.number, list(map(str, saved.warnings)))
+
+
+@endpoints.post("/policies/{account}/withdraw", AccountQuery, Withdrawal, Role.ADMIN)
+def withdraw(desk: Desk, ask: Ask[AccountQuery, Withdrawal]) -> PolicyDetail:
+    """Take an account off the list: nothing is copied by its policy until it is saved again; no version is lost."""
+    account, wanted = ask.query.account, ask.body
+    withdraw_policy(desk.node.policy_place, account, if_match=wanted.version)
+    desk.trail.add(ask.who.name, _WITHDRAWN, account, reason=wanted.reason, version=wanted.version)
+    desk.node.forget_policies()
+    return policy(desk, ask)
 
 
 @endpoints.get("/policies/{account}/versions", AccountQuery)
@@ -187,7 +232,11 @@ def policy_versions(desk: Desk, ask: Ask[AccountQuery, Any]) -> Listing[VersionR
     current = version_of(_read(desk, account))
     found = [(number, version_of(data), len(data)) for number, data in history(desk.node.policy_place, account)]
     last = max((number for number, version, _ in found if version == current), default=0)
-    rows = [VersionRow(number, version, size, number == last) for number, version, size in reversed(found)]
+    saves = {event.facts.get("number"): (event.at, event.user) for event in desk.trail.of(_SAVED, account)}
+    rows = [
+        VersionRow(number, version, size, number == last, *saves.get(number, ()))
+        for number, version, size in reversed(found)
+    ]
     return Listing(rows, total=len(rows))
 
 
@@ -203,16 +252,22 @@ def policy_version(desk: Desk, ask: Ask[VersionQuery, Any]) -> PolicyText:
 
 
 def accounts(desk: Desk) -> Sequence[str]:
-    """The accounts that have a policy."""
-    from millstream.mill.policy import parse_accounts
-
+    """The accounts whose policies are in force."""
     data = desk.node.policy_place.read(ACCOUNTS_FILE)
     return parse_accounts(data.decode("utf-8-sig", "replace"), ACCOUNTS_FILE) if data is not None else ()
 
 
+def in_force(desk: Desk, account: str) -> Policy:
+    """The policy of *account* as it is now; an empty one where there is none, or where it cannot be read."""
+    try:
+        return read_policy(_read(desk, account) or encode_policy(Policy(account)), account)[0]
+    except PolicyError:
+        return Policy(account)
+
+
 def empty_policy() -> str:
     """The text of a policy that copies nothing, to begin with."""
-    return _EMPTY
+    return policy_text(Policy(""))
 
 
 def _read(desk: Desk, account: str) -> bytes | None:
@@ -240,9 +295,8 @@ def _texts(warned: Sequence[Warned], parsed: Policy, stores: Sequence[str]) -> l
     return [f"{one.code}: {one}" for one in [*warned, *lint_policy(parsed, list(stores))]]
 
 
-def _what_if(desk: Desk, account: str, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
+def _what_if(desk: Desk, current: Policy, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
     node, rows, unseen = desk.node, list[PlanRow](), 0
-    current, _ = read_policy(_read(desk, account) or encode_policy(Policy(account)), account)
     wanted, before = (list(_pairs(desk, each)) for each in (proposed, current))
     for pair, space in wanted:
         if len(rows) >= MOST_PLANS:

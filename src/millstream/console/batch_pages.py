@@ -1,0 +1,88 @@
+"""The pages of batches: when they are, why they ended, which messages are in none, and one with its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.routing import BaseRoute, Route
+
+from millstream.anchoring.files import split_batches
+from millstream.anchoring.manifest import MAX_FILE_BYTES
+from millstream.console.page import Call, Pages
+from millstream.rest.views import batches
+
+CUTS = {
+    "window": "its window was over",
+    "conflict": "a key came again",
+    "size": "as much in it as may be",
+    "neighbour": "the next batch of its source began",
+    "flush": "somebody asked for what was open",
+}
+"""Why a batch ended, in words."""
+
+REASONS = {
+    "late": "came after its batch was final",
+    "future": "its event time lies too far ahead",
+    "duplicate": "the same record was there already",
+    "conflicting_duplicate": "another record of that key and time was there already",
+}
+"""Why a message is in no batch, in words."""
+
+_SHOWN_MESSAGES = 100
+
+
+def routes(pages: Pages) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/batches", pages.show("batches.html", list_batches)),
+        Route("/batches/one", pages.show("batch.html", show_batch)),
+        Route("/batches/rejected", pages.show("rejected.html", list_rejected)),
+    ]
+
+
+def list_batches(call: Call) -> Mapping[str, Any]:
+    """Batches over time, by state, by why they ended, and one by one."""
+    desk = call.desk
+    journal, timeline = desk.watch.survey.journal, batches.timeline(desk, call.ask(batches.TimelineQuery)).items
+    names = ("accepted", "cut", "anchored", "observed", "rejected")
+    ask = call.ask(batches.BatchesQuery)
+    chosen = {name: call.query.get(name) for name in ("log", "only", "ended", "since", "until")}
+    return {
+        "batches": batches.batches(desk, ask),
+        "ends": batches.ends(desk, call.ask()).items,
+        "rejects": batches.rejects(desk, call.ask()).items,
+        "totals": [(name, getattr(journal, name)) for name in names],
+        "timeline": timeline,
+        "begin": min((row.at for row in timeline), default=None),
+        "end": max((row.until for row in timeline), default=None),
+        "chosen": chosen,
+        "where": {name: chosen[name] for name in ("log", "since", "until")},
+        "before": call.query.get("before"),
+        "cuts": CUTS,
+        "reasons": REASONS,
+    }
+
+
+def list_rejected(call: Call) -> Mapping[str, Any]:
+    """Messages that are in no batch, one by one."""
+    ask = call.ask(batches.RejectedQuery)
+    query = ask.query
+    counts = [row for row in batches.rejects(call.desk, call.ask()).items if row.log == query.log]
+    facts = {"log": query.log, "reason": query.reason, "after": query.after, "reasons": REASONS, "counts": counts}
+    return {"messages": batches.rejected(call.desk, ask), **facts}
+
+
+def show_batch(call: Call) -> Mapping[str, Any]:
+    """One batch, and the messages that its file holds."""
+    found = batches.batch(call.desk, call.ask(batches.BatchQuery))
+    messages: list[tuple[int, str]] = []
+    count, header = 0, None
+    for place in found.anchored[:1]:
+        data = call.desk.node.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
+        stored = next(split_batches(data))
+        count, header = len(stored.lines), stored.header
+        for line in stored.lines[:_SHOWN_MESSAGES]:
+            messages.append((msgspec.json.decode(line)["id"], line.decode("utf-8")))
+    return {"b": found, "messages": messages, "count": count, "header": header, "cuts": CUTS}

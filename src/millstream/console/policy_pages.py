@@ -1,0 +1,236 @@
+"""The pages of policies: the accounts, and the editor of one policy as a form or as text, with its history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from millstream.console.page import Call, Pages, body_of, done
+from millstream.console.policy_form import PolicyForm, changed_form, number_of, show_form, store_names
+from millstream.console_settings import Role
+from millstream.core.errors import NotFoundError
+from millstream.log.database.place import masked
+from millstream.mill.errors import PolicyError
+from millstream.mill.policy import Policy, policy_text
+from millstream.mill.policy_changes import PolicyChange, changes_between, put_over
+from millstream.mill.policy_saving import ABSENT, PolicyConflictError, history, read_policy, version_of
+from millstream.rest.access import ForbiddenError
+from millstream.rest.views import policies
+
+_SUGGESTED = 500
+"""Names of spaces that the field for a new one suggests."""
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """What the editor holds: the text, and its form where that is what is looked at; ``version`` is what it began
+    with, ``trouble`` says why a text has no form."""
+
+    text: str
+    version: str
+    form: PolicyForm | None = None
+    trouble: str | None = None
+
+
+def routes(pages: Pages) -> list[BaseRoute]:
+    """The routes of these pages."""
+    return [
+        Route("/policies", pages.show("policies.html", list_policies)),
+        Route("/policies/new", pages.show("policies.html", new_policy)),
+        Route("/policies/{account}", pages.show("policy.html", show_policy)),
+        Route("/policies/{account}", pages.act(edit_policy, Role.VIEWER, "policy.html"), methods=["POST"]),
+        Route("/policies/{account}/restore", pages.act(restore_policy, Role.ADMIN), methods=["POST"]),
+        Route("/policies/{account}/withdraw", pages.act(withdraw_policy, Role.ADMIN), methods=["POST"]),
+    ]
+
+
+def list_policies(call: Call) -> Mapping[str, Any]:
+    """The policies of all accounts, and the stores."""
+    node = call.desk.node
+    stores = [(name, masked(url)) for name, url in node.settings.store_urls.items()]
+    found = policies.policies(call.desk, call.ask())
+    return {"policies": found, "stores": stores, "account": "" if found.items else node.settings.mill.account}
+
+
+def new_policy(call: Call) -> Response:
+    """Go to the page of an account, whether it has a policy or not."""
+    account = call.query.get("account", "").strip()
+    return RedirectResponse(_page_of(account) if account else "/policies", 303)
+
+
+def show_policy(call: Call) -> Mapping[str, Any]:
+    """The policy of an account in its editor; with ``number`` an older version, to look at."""
+    page, number = _page(call), call.query.get("number")
+    text, view = page["text"], call.query.get("view", "form")
+    if number:
+        older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
+        text = older.text
+        page |= {"checked": policies.check_policy(call.desk, call.ask(policies.AccountQuery, older)), "older": number}
+    return page | _shown(call, _draft_of(call, text, page["version"], view))
+
+
+def edit_policy(call: Call) -> Mapping[str, Any] | Response:
+    """Change the draft by a press of a button, look at what it would do, or save it over the version it began with."""
+    draft, do = _draft(call), call.field("do")
+    if do == "save":
+        return _save(call, draft)
+    page = _page(call)
+    if do.startswith("merge:") and (merged := _merged(call, draft, do.removeprefix("merge:"), page["text"])):
+        draft = merged
+    page |= _shown(call, draft)
+    if do == "check" or do.startswith("merge:"):
+        body = body_of(policies.PolicyText, text=draft.text)
+        page["checked"] = policies.check_policy(call.desk, call.ask(policies.AccountQuery, body))
+    return {**page, "touched": True}
+
+
+def restore_policy(call: Call) -> Mapping[str, Any] | Response:
+    """Put an older version in force again."""
+    account, number = call.path["account"], call.field("number")
+    older = policies.policy_version(call.desk, call.ask(policies.VersionQuery, number=number))
+    back, version = _page_of(account), call.field("version")
+    if call.field("confirmed") == "yes":
+        saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, older, if_match=version))
+        return done(back, f"Version {number} is in force again, as number {saved.number}.")
+    checked = policies.check_policy(call.desk, call.ask(policies.AccountQuery, older))
+    return {
+        "what": f"Put version {number} back",
+        "effect": f"Version {number} of the policy of {account} is in force again; no version is lost.",
+        "details": [],
+        "diff": checked.diff,
+        "action": f"{back}/restore",
+        "hidden": [("number", number), ("version", version)],
+        "reason_needed": False,
+        "danger": False,
+        "back": back,
+    }
+
+
+def withdraw_policy(call: Call) -> Mapping[str, Any] | Response:
+    """Take an account off the list of accounts."""
+    account, version = call.path["account"], call.field("version")
+    if call.field("confirmed") == "yes":
+        body = body_of(policies.Withdrawal, version=version, reason=call.field("reason").strip())
+        policies.withdraw(call.desk, call.ask(policies.AccountQuery, body))
+        return done(_page_of(account), "Nothing is copied by this policy any more. Saving it puts it in force again.")
+    return {
+        "what": f"Take {account} off the list",
+        "effect": f"Nothing is copied by the policy of {account} any more, until it is saved again.",
+        "details": ["What was copied stays where it is, and is still checked.", "No version of the policy is lost."],
+        "action": f"{_page_of(account)}/withdraw",
+        "hidden": [("version", version)],
+        "reason_needed": True,
+        "danger": True,
+        "back": _page_of(account),
+    }
+
+
+def _save(call: Call, draft: Draft) -> Mapping[str, Any] | Response:
+    if not call.who.role.covers(Role.ADMIN):
+        raise ForbiddenError
+    body = body_of(policies.PolicyText, text=draft.text)
+    try:
+        saved = policies.put_policy(call.desk, call.ask(policies.AccountQuery, body, if_match=draft.version))
+    except PolicyConflictError:
+        page = _page(call)
+        theirs = {"conflict": page["version"], "theirs": page["text"], "began": draft.version}
+        return {**page, **_shown(call, draft), **theirs, "their_changes": _since(call, draft.version), "touched": True}
+    except PolicyError as error:
+        return {**_page(call), **_shown(call, draft), "error": str(error), "touched": True}
+    warned = f" {len(saved.warnings)} warnings." if saved.warnings else ""
+    return done(_page_of(call.path["account"]), f"Saved as version {saved.number}; it is in force now.{warned}")
+
+
+def _draft(call: Call) -> Draft:
+    """The draft that a form brought, after the button that was pressed."""
+    text, version, view = call.field("text").replace("\r\n", "\n"), call.field("version"), call.field("view")
+    before = _parsed(call, text) if view == "form" else None
+    form = None
+    if before is not None:
+        form = changed_form(call, before, list(call.desk.node.settings.store_urls))
+        text = text if form.policy == before else policy_text(form.policy)
+    verb, _, wanted = call.field("do").partition(":")
+    view = wanted if verb == "view" else view
+    return Draft(text, version, form) if view == "form" and form else _draft_of(call, text, version, view)
+
+
+def _draft_of(call: Call, text: str, version: str, view: str) -> Draft:
+    if view != "form":
+        return Draft(text, version)
+    try:
+        policy, _ = read_policy(text.encode("utf-8", "surrogatepass"), call.path["account"])
+    except PolicyError as error:
+        return Draft(text, version, trouble=str(error))
+    return Draft(text, version, show_form(policy, call.query.get("find", ""), number_of(call.query.get("offset", ""))))
+
+
+def _shown(call: Call, draft: Draft) -> dict[str, Any]:
+    """What the editor shows of *draft*: its rows or its text, and what in it is not in force."""
+    policy = draft.form.policy if draft.form else _parsed(call, draft.text)
+    changes = changes_between(policies.in_force(call.desk, call.path["account"]), policy) if policy else []
+    shown: dict[str, Any] = {"text": draft.text, "version": draft.version, "form": draft.form, "changes": changes}
+    if draft.trouble:
+        shown["error"] = draft.trouble
+    if draft.form:
+        configured = call.desk.node.settings.store_urls
+        known = dict.fromkeys(one.space for one in call.desk.watch.survey.spaces)
+        own = {*draft.form.policy.spaces, *draft.form.policy.ignored}
+        shown["stores"] = [(name, name in configured) for name in store_names(draft.form.policy, configured)]
+        shown["suggested"] = sorted(name for name in known if name not in own and not name.startswith("x-"))[
+            :_SUGGESTED
+        ]
+    return shown
+
+
+def _merged(call: Call, draft: Draft, began: str, theirs: str) -> Draft | None:
+    """The changes of *draft* since the version *began*, put over the text that is in force now."""
+    parts = (_version(call, began), _parsed(call, draft.text), _parsed(call, theirs))
+    if None in parts:
+        return None
+    policy = put_over(*parts)  # type: ignore[arg-type]
+    form = show_form(policy) if draft.form else None
+    return Draft(policy_text(policy), draft.version, form)
+
+
+def _since(call: Call, began: str) -> Sequence[PolicyChange] | None:
+    """What others changed since the version *began*; None where the history does not have that one."""
+    before = _version(call, began)
+    return changes_between(before, policies.in_force(call.desk, call.path["account"])) if before else None
+
+
+def _version(call: Call, version: str) -> Policy | None:
+    """The policy that had this *version*; None where the history does not have it."""
+    account = call.path["account"]
+    if version == ABSENT:
+        return Policy(account)
+    found = (data for _, data in history(call.desk.node.policy_place, account) if version_of(data) == version)
+    data = next(found, None)
+    return None if data is None else _parsed(call, data.decode("utf-8", "replace"))
+
+
+def _parsed(call: Call, text: str) -> Policy | None:
+    try:
+        return read_policy(text.encode("utf-8", "surrogatepass"), call.path["account"])[0]
+    except PolicyError:
+        return None
+
+
+def _page(call: Call) -> dict[str, Any]:
+    account = call.path["account"]
+    page: dict[str, Any] = dict.fromkeys(("checked", "conflict", "theirs", "began", "error", "older", "detail"))
+    page |= {"account": account, "their_changes": [], "touched": False, "versions": []}
+    try:
+        detail = policies.policy(call.desk, call.ask(policies.AccountQuery))
+    except NotFoundError:
+        return {**page, "version": ABSENT, "text": policies.empty_policy()}
+    versions = policies.policy_versions(call.desk, call.ask(policies.AccountQuery)).items
+    facts = {"version": detail.version, "text": detail.text, "detail": detail, "versions": versions}
+    return {**page, **facts, "error": detail.error}
+
+
+def _page_of(account: str) -> str:
+    return f"/policies/{quote(account, safe='')}"
