@@ -17,6 +17,7 @@ from millstream.core.cid import cid_of
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log import LogStore
 from millstream.mill.alarms import Alarms
+from millstream.mill.audit_export import AuditExport
 from millstream.mill.audit_log import AuditLog
 from millstream.mill.audit_trail import AuditTrail
 from millstream.mill.auditor import AuditProcessor, NotifyProcessor
@@ -111,6 +112,12 @@ class MillNode(abc.ABC):
     def audit_log(self) -> AuditLog:
         """Every change that was made to audited stores."""
         return AuditLog(self.database)
+
+    @cached_property
+    def audit_export(self) -> AuditExport | None:
+        """Exports the audit log to the space that the settings name; None where they name none."""
+        place = self.settings.audit_log_space
+        return None if place is None else AuditExport(self.providers, self.audit_log, self.outbox, *place)
 
     @cached_property
     def manifest(self) -> Manifest:

@@ -80,6 +80,7 @@ millstream mill policy plan local policy.json
 millstream mill policy save local policy.json
 millstream mill policy show
 millstream mill policy withdraw local
+millstream mill produce audit-log --once
 millstream mill produce bits --once
 millstream mill produce duplication --once --differences
 millstream mill produce statistics --once

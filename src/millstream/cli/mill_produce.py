@@ -20,7 +20,7 @@ from millstream.mill.looping.duplication import DuplicationNibbler
 from millstream.mill.looping.loop import Loop, Outcome, Run
 from millstream.mill.looping.space_filter import SpaceFilter, read_patterns
 from millstream.node import Node
-from millstream.settings import Settings
+from millstream.settings import Settings, SettingsError
 
 EXIT_CODES = {Outcome.FAILED: 1, Outcome.QUEUE_FULL: 10, Outcome.NOT_DUE: 11, Outcome.WAITING: 12}
 """Exit codes of a run with ``--once``; the others end with 0, or with 1 where a space failed."""
@@ -73,7 +73,7 @@ def duplication(
                 click.echo(line, err=True)
 
         every = settings.mill.produce.duplication_every
-        return _make_runs(loop, node.clock, every, tell=tell, once=once, as_json=as_json)
+        return _make_runs(_run_of(loop, as_json, tell), node.clock, every, once=once)
 
 
 @produce.command()
@@ -83,7 +83,7 @@ def bits(settings: Settings, once: bool, include: Path | None, exclude: Path | N
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
         loop = node.bit_loop(spaces, on_progress=draw)
-        return _make_runs(loop, node.clock, settings.mill.produce.bits_every, once=once, as_json=as_json)
+        return _make_runs(_run_of(loop, as_json), node.clock, settings.mill.produce.bits_every, once=once)
 
 
 @produce.command()
@@ -93,7 +93,31 @@ def statistics(settings: Settings, once: bool, include: Path | None, exclude: Pa
     spaces = _filter(include, exclude)
     with Node.open(settings) as node, _drawn() as draw:
         loop = node.statistics_loop(spaces, on_progress=draw)
-        return _make_runs(loop, node.clock, settings.mill.produce.statistics_every, once=once, as_json=as_json)
+        return _make_runs(_run_of(loop, as_json), node.clock, settings.mill.produce.statistics_every, once=once)
+
+
+@produce.command()
+@click.option("--once", is_flag=True, help="Make one run, for cron.")
+@data_options
+@json_option
+def audit_log(settings: Settings, once: bool, as_json: bool) -> int:
+    """Export the audit log to the space that the settings name (mill.audit_log), as files of 10 MiB.
+
+    Only what was not exported before; changes that no worker has processed yet are for the next run.
+    """
+    if settings.audit_log_space is None:
+        raise SettingsError("setting mill.audit_log: name the STORE:SPACE to which the audit log is to be exported")
+    with Node.open(settings) as node:
+
+        def run(stopping: Callable[[], bool]) -> int:
+            assert node.audit_export is not None
+            done = node.audit_export.run(stopping)
+            print_json(done) if as_json else click.echo(
+                f"{done.events:,} events exported, {done.files:,} files written"
+            )
+            return 0
+
+        return _make_runs(run, node.clock, settings.mill.produce.audit_log_every, once=once)
 
 
 def left_out(nibbler: DuplicationNibbler) -> Iterator[str]:
@@ -104,23 +128,27 @@ def left_out(nibbler: DuplicationNibbler) -> Iterator[str]:
         yield f"{nibbler.dropped.pop(0)}: left out, since the policy does not ask for it any more"
 
 
-def _make_runs(
-    loop: Loop[Any],
-    clock: Clock,
-    every: int,
-    *,
-    once: bool,
-    as_json: bool,
-    tell: Callable[[], None] = lambda: None,
-) -> int:
-    """Make one run, or one every *every* microseconds until stopped; the exit code."""
-    stopping = stop_on_signals()
-    while True:
+OneRun = Callable[[Callable[[], bool]], int]
+"""Makes a run, unless it is to be stopped; its exit code."""
+
+
+def _run_of(loop: Loop[Any], as_json: bool, tell: Callable[[], None] = lambda: None) -> OneRun:
+    def one_run(stopping: Callable[[], bool]) -> int:
         run = loop.run(stopping)
         tell()
         _print_run(run, as_json)
+        return EXIT_CODES.get(run.outcome, 1 if run.failures else 0)
+
+    return one_run
+
+
+def _make_runs(run: OneRun, clock: Clock, every: int, *, once: bool) -> int:
+    """Make one run, or one every *every* microseconds until stopped; the exit code."""
+    stopping = stop_on_signals()
+    while True:
+        code = run(stopping)
         if once:
-            return EXIT_CODES.get(run.outcome, 1 if run.failures else 0)
+            return code
         until = clock.monotonic() + every / MICROSECONDS
         while not stopping() and clock.monotonic() < until:
             clock.sleep(min(1.0, every / MICROSECONDS))

@@ -12,6 +12,7 @@ from millstream.cli.common import explain
 from millstream.cli.mill_plans import held_lines
 from millstream.cli.mill_produce import left_out
 from millstream.core.clock import MICROSECONDS
+from millstream.mill.audit_export import AuditExport
 from millstream.mill.looping.loop import Loop, Outcome
 from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.node import Node
@@ -19,13 +20,16 @@ from millstream.node import Node
 Say = Callable[[str], object]
 
 
+OneRun = Callable[[Callable[[], bool]], Iterator[str]]
+"""Makes a run, unless it is to be stopped; what is to be said of it."""
+
+
 class _Producer(NamedTuple):
-    """A producer, how often it runs (microseconds), and what it has to say after a run beside its failures."""
+    """A producer, and how often it runs (microseconds)."""
 
     name: str
-    loop: Loop[Any]
+    run: OneRun
     every: int
-    tell: Callable[[], Iterator[str]] = lambda: iter(())
 
 
 @contextlib.contextmanager
@@ -87,22 +91,41 @@ def _producers(node: Node, wake: Callable[[], None]) -> list[_Producer]:
 
     bits = node.bit_loop(SpaceFilter(), on_progress=lambda _: wake())
     statistics = node.statistics_loop(SpaceFilter(), on_progress=lambda _: wake())
-    return [
-        _Producer("duplication", duplication, settings.duplication_every, tell),
-        _Producer("bits", bits, settings.bits_every),
-        _Producer("statistics", statistics, settings.statistics_every),
+    producers = [
+        _Producer("duplication", _run_of(duplication, tell), settings.duplication_every),
+        _Producer("bits", _run_of(bits), settings.bits_every),
+        _Producer("statistics", _run_of(statistics), settings.statistics_every),
     ]
+    if node.audit_export is not None:
+        producers.append(_Producer("audit-log", _run_of_export(node.audit_export), settings.audit_log_every))
+    return producers
+
+
+def _run_of(loop: Loop[Any], tell: Callable[[], Iterator[str]] = lambda: iter(())) -> OneRun:
+    def one_run(stopping: Callable[[], bool]) -> Iterator[str]:
+        run = loop.run(stopping)
+        for failure in run.failures:
+            yield f"{failure.what}: {failure.error}"
+        yield from tell()
+        if run.outcome == Outcome.DONE:
+            yield "the loop is done"
+
+    return one_run
+
+
+def _run_of_export(export: AuditExport) -> OneRun:
+    def one_run(stopping: Callable[[], bool]) -> Iterator[str]:
+        done = export.run(stopping)
+        if done.events:
+            yield f"{done.events:,} events exported"
+
+    return one_run
 
 
 def _one_run(producer: _Producer, stopping: Callable[[], bool]) -> Iterator[str]:
     """What one run has to say."""
     try:
-        run = producer.loop.run(stopping)
+        for line in producer.run(stopping):
+            yield f"producer of {producer.name}: {line}"
     except Exception as error:  # of whatever kind: the next run may do better, and an ended thread would tell nobody
         yield f"producer of {producer.name}: {explain(error)}"
-        return
-    for failure in run.failures:
-        yield f"producer of {producer.name}: {failure.what}: {failure.error}"
-    yield from producer.tell()
-    if run.outcome == Outcome.DONE:
-        yield f"producer of {producer.name}: the loop is done"

@@ -60,12 +60,25 @@ class AuditLog:
             insert_rows(connection, _log, _FIELDS, [_values(event) for event in events])
 
     def events(
-        self, store: str | None = None, space: str | None = None, content_id: str | None = None, *, after: int = 0
+        self,
+        store: str | None = None,
+        space: str | None = None,
+        content_id: str | None = None,
+        *,
+        account: str | None = None,
+        after: int = 0,
+        until: int | None = None,
     ) -> Iterator[AuditEvent]:
-        """The events of a store, a space, an item (of all, where None), the oldest first, from above number *after*."""
+        """The events of a store, a space, an item, an account (of all, where None), the oldest first.
+
+        Those whose numbers are above *after*, and *until* at most.
+        """
         query = sa.select(_log).order_by(_log.c.number).limit(1000)
-        for column, value in ((_log.c.store, store), (_log.c.space, space), (_log.c.content_id, content_id)):
-            query = query if value is None else query.where(column == value)
+        wanted = {"store": store, "space": space, "content_id": content_id, "account": account}
+        for name, value in wanted.items():
+            query = query if value is None else query.where(_log.c[name] == value)
+        if until is not None:
+            query = query.where(_log.c.number <= until)
         while found := self._read(query.where(_log.c.number > after)):
             yield from found
             after = found[-1].number
@@ -106,6 +119,12 @@ class AuditLog:
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(_log.c.store, _log.c.space).distinct())
             return sorted((store, space) for store, space in rows)
+
+    def places(self) -> Sequence[tuple[str, str, str]]:
+        """Every (account, store, space) that has events, sorted."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(_log.c.account, _log.c.store, _log.c.space).distinct())
+            return sorted((account, store, space) for account, store, space in rows)
 
     def _read(self, query: sa.Select[Any]) -> list[AuditEvent]:
         with self._engine.connect() as connection:

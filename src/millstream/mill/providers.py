@@ -119,13 +119,18 @@ class Providers(Mapping[str, Store]):
 
         return self.call(read)
 
-    def entries(self, store: str, space: str, *, after: str = "", chunk: int = 1000) -> Iterator[Entry]:
-        """Every entry above *after* in the order of the ids' bytes, *chunk* a call; none where there is no space."""
+    def entries(
+        self, store: str, space: str, *, prefix: str = "", after: str = "", chunk: int = 1000
+    ) -> Iterator[Entry]:
+        """Every entry above *after* whose id begins with *prefix*, in the order of the ids' bytes, *chunk* a call.
+
+        None where there is no space.
+        """
         provider = self[store]
         if not self.call(lambda: provider.has_space(space)):
             return
         while True:
-            found = self.call(partial(provider.entries, space, after=after, limit=chunk))
+            found = self.call(partial(provider.entries, space, prefix=prefix, after=after, limit=chunk))
             yield from found
             if len(found) < chunk:
                 return

@@ -75,14 +75,15 @@ class ReportFolder:
 
     def folder(self, store: str, space: str) -> Path:
         """Where the reports of a space lie, or will lie."""
-        return self._root / _encode(store) / _encode(space)
+        return self._root / encode_name(store) / encode_name(space)
 
     def _paths(self, store: str, space: str) -> Sequence[Path]:
         folder = self.folder(store, space)
         return sorted(path for path in folder.glob("*.json") if _NAME.fullmatch(path.name)) if folder.is_dir() else []
 
 
-def _encode(name: str) -> str:
+def encode_name(name: str) -> str:
+    """The name of a store or space as that of a folder: percent-encoded, a leading dot too."""
     encoded = quote(name, safe=" ")
     return "%2E" + encoded[1:] if encoded.startswith(".") else encoded
 

@@ -231,6 +231,7 @@ class ProduceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statistics_most: int = 10_000
     statistics_every: Duration = parse_duration("1h")
     statistics_start: TimeOfDay = ""
+    audit_log_every: Duration = parse_duration("1d")
 
     @property
     def statistics_start_time(self) -> int | None:
@@ -255,12 +256,14 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bulk tasks. ``policies`` is the folder of the policy files, or ``STORE:SPACE`` for a space of a store.
 
     Empty means the folder ``policies`` in the data folder.
+    ``audit_log`` is the ``STORE:SPACE`` to which the audit log is exported; without it, it is not.
     ``visibility`` is how long a task is hidden once a worker has it; leases are extended while it works. ``pools`` are
     lists of queues, the first comes first, in addition to (or in the place of) those that are built in.
     """
 
     account: str = "local"
     policies: str = ""
+    audit_log: str = ""
     workers: int = 8
     alarms: AlarmSettings = AlarmSettings()
     produce: ProduceSettings = ProduceSettings()
@@ -345,6 +348,20 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The store and the space where the duplication policy files lie; None where they are in a folder."""
         store, colon, space = self.mill.policies.partition(":")
         return (store, space) if colon and store in self.store_urls else None
+
+    @property
+    def audit_log_space(self) -> tuple[str, str] | None:
+        """The store and the space to which the audit log is exported; None where it is not.
+
+        Raises :class:`SettingsError` where the setting names no configured store and a space of it.
+        """
+        if not self.mill.audit_log:
+            return None
+        store, _, space = self.mill.audit_log.partition(":")
+        if store not in self.store_urls or not space:
+            known = ", ".join(sorted(self.store_urls))
+            raise SettingsError(f"setting mill.audit_log: write STORE:SPACE with one of the stores {known}")
+        return store, space
 
     @property
     def policy_folder(self) -> Path:

@@ -234,6 +234,12 @@ class Outbox:
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
+    def settled(self, store: str, space: str) -> int:
+        """The greatest number up to which every event of the space was processed, or did not happen."""
+        with self._engine.connect() as connection:
+            found = connection.exec_driver_sql(_SETTLED, (store, space)).scalar()
+            return int(found or 0)
+
     def _update(self, event: AuditEvent, state: _State) -> None:
         self._change((event, state))
 
@@ -253,6 +259,9 @@ _COLUMNS = tuple(column.name for column in _outbox.c)
 _CHUNK = 1000
 _LAST_NUMBER = "SELECT seq FROM sqlite_sequence WHERE name = 'audit_outbox'"
 """The greatest number that was ever given; no event gets one of those again."""
+_SETTLED = (
+    f"SELECT COALESCE((SELECT MIN(number) - 1 FROM audit_outbox WHERE store = ? AND space = ?), ({_LAST_NUMBER}))"  # noqa: S608
+)
 _NEWEST = sa.select(_outbox.c.at).order_by(_outbox.c.number.desc()).limit(1)
 """When the last event was begun: times grow with the numbers."""
 _EVENTS = sa.select(_outbox.c.number, _outbox.c.event).where(
