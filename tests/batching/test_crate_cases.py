@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from millstream.batching import Batcher
+from millstream.batching import Batcher, Reject
 from millstream.testing.batching import respelled, spelled
 
 # number: (window, max delay, events, flush at, batches as (closed at, members), ids that are late, ids that are copies)
@@ -66,6 +67,25 @@ CASES = {
     ),
 }
 
+MIDPOINT = {
+    1: [(71, "window")],
+    2: [(71, "window")],
+    3: [(101, "window")],
+    5: [(31, "conflict"), (81, "window")],
+    6: [(31, "conflict"), (81, "window")],
+    7: [(31, "conflict"), (80, "window")],
+    8: [],
+    9: [(20, "flush")],
+    10: [(20, "conflict"), (20, "flush")],
+    12: [(191, "window"), (251, "window")],
+    13: [(161, "conflict"), (191, "conflict"), (241, "window")],
+    14: [(191, "window"), (261, "window")],
+    15: [(191, "window"), (251, "window")],
+}
+"""When and why the order-free batches of each case close (reference "batching", §6.4): a window is over one tick after
+its last, a midpoint is certain one tick after the repeating event, both plus the delay; what a cut leaves over begins a
+window of its own. The code closes at the end of the window, or at the midpoint, plus the delay."""
+
 INVERTED = {4, 11}
 """Cases in which an earlier event arrives after a later one: the code's answer depends on that, midpoint's does not."""
 
@@ -101,7 +121,23 @@ def test_midpoint_gives_every_case_that_arrives_in_order(number):
     batches, rejects = run(Batcher(window, max_delay, conflict_cut="midpoint"), events, flush_at)
     members = [respelled(events, batch.events) for _, batch in batches]
     assert members == [members for _, members in expected]
-    assert sorted(reject.rejected for reject in rejects) == sorted(late + copies)
+    assert [(closed_at, batch.cut) for closed_at, batch in batches] == MIDPOINT[number]
+    refused = [(number, "late") for number in late] + [(number, "duplicate") for number in copies]
+    assert sorted((reject.rejected, reject.reason) for reject in rejects) == sorted(refused)
+
+
+@pytest.mark.parametrize("number", INVERTED)
+def test_midpoint_gives_an_inverted_case_what_the_code_gives_it_in_order(number):
+    window, max_delay, text, _, inverted, late, _ = CASES[number]
+    events = spelled(text)
+    batches, rejects = run(Batcher(window, max_delay, conflict_cut="midpoint"), events, None)
+    punctual = sorted((event for event in events if event.id not in late), key=lambda event: event.event_time)
+    in_order = [msgspec.structs.replace(event, received_at=event.event_time) for event in punctual]
+    expected, _ = run(Batcher(window, max_delay, mode="faithful"), in_order, None)
+    members = [respelled(events, batch.events) for _, batch in batches]
+    assert members == [respelled(events, batch.events) for _, batch in expected]
+    assert members != [members for _, members in inverted]
+    assert [(reject.rejected, reject.reason) for reject in rejects] == [(number, "late") for number in late]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +175,18 @@ def test_faithful_loses_no_event_when_clashing_events_are_one_tick_apart():
     batcher, events = Batcher(50, 20, mode="faithful"), spelled("a:10@11 b:11@12 a:11@12")
     batcher.receive_many(events)
     assert sorted(batch.events for batch in batcher.advance(100).batches) == [(1,), (3, 2)]
+
+
+def test_a_copy_on_a_border_comes_out_twice_in_the_code_and_once_by_the_order_free_rule():
+    """Redelivered under QoS 1: both halves of a split batch hold their common border, and only one has the event."""
+    events = spelled("a:0@1 b:5@6 a:10@11 b:5@12")
+    batches, rejects = run(Batcher(50, 20, mode="faithful"), events, None)
+    assert [batch.events for _, batch in batches] == [(1, 4), (2, 3)]
+    assert rejects == []
+    for cut in ("midpoint", "at_event"):
+        batches, rejects = run(Batcher(50, 20, conflict_cut=cut), events, None)
+        assert sorted(number for _, batch in batches for number in batch.events) == [1, 2, 3]
+        assert rejects == [Reject(4, "duplicate")]
 
 
 def test_faithful_depends_on_arrival_where_order_free_does_not():

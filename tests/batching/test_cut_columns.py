@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, ConfigError, Event
 from millstream.batching.borders import find_borders
+from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columns import FARTHEST, cut_columns
 from millstream.batching.errors import ColumnsError
 from millstream.testing.batching import plain_batches, spelled
@@ -104,6 +106,22 @@ def test_columns_may_come_in_chunks_or_as_one_record_batch():
     assert list(cut_columns(chunked, BatchConfig(50, 20)).named()) == whole
     assert list(cut_columns(table.to_batches()[0], BatchConfig(50, 20)).named()) == whole
     assert [batch.events for batch in whole] == [(1, 2, 3), (4,), (5,)]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_p5_determinism_of_equal_times_is_by_what_is_said_then_by_receipt_then_by_id(order):
+    """Equal key and time: the lowest digest stays, a copy that says the same is told from one that does not."""
+    events = spelled("a:10@14#bb a:10@13#aa a:10@12#aa a:10@12#aa")
+    table = table_of([events[n] for n in order])
+    histories = [cut_columns(table, BatchConfig(50, 20))]
+    batcher = ColumnBatcher(BatchConfig(50, 20))
+    closed = [batcher.step(table, 12), batcher.step(table.slice(0, 0), 100)]
+    kept = [histories[0].batches["events"].to_pylist(), closed[0].batches["events"].to_pylist()]
+    kept[1] += closed[1].batches["events"].to_pylist()
+    assert kept == [[[3]], [[3]]]
+    refused = [(1, "conflicting_duplicate"), (2, "duplicate"), (4, "duplicate")]
+    assert rejects_of(histories[0]) == refused
+    assert sorted((row["rejected"], row["reason"]) for part in closed for row in part.rejects.to_pylist()) == refused
 
 
 def test_no_digest_column_means_no_digests():
