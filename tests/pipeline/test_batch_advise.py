@@ -54,7 +54,7 @@ def test_the_command_draws_the_trade_off_and_gives_advice(
 ) -> None:
     monkeypatch.setattr(Node, "spark", lambda _: contextlib.nullcontext(spark))
     write_log(f"sqlite:///{tmp_path / 'log.db'}", "untidy", untidy(2, 300))
-    command = ["batch", "advise", "--log", "untidy", "--data", str(tmp_path), "--windows", "20us,50us"]
+    command = ["batch", "advise", "untidy", "--data", str(tmp_path), "--windows", "20us,50us"]
     command += ["--max-delays", "5us,20us", "--late", "amend,reject"]
     assert run([*command, "--json"]) == 0
     tried = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from millstream.anchoring.records import EncodedBatch
 from millstream.batching import BatchConfig, Override, Rulebook
+from millstream.batching.origin import read_origin, write_origin
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs.batch import hand_over, run_batch
 from millstream.pipeline.jobs.verify_batches import Verified, verify_batches
 
 if TYPE_CHECKING:
@@ -106,6 +109,58 @@ def test_p5_a_part_of_a_log_is_compared_under_policies_and_other_rules_for_some(
         assert found.rejects_agreed > 20
 
 
+def test_p5_what_history_gave_before_it_handed_over_is_told_from_what_is_missing(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
+) -> None:
+    ordered = sorted(untidy(7, 1200, late=0.1, twice=0.3), key=lambda message: message.received_at or 0)
+    write_log(log_url, "untidy", ordered[:600])
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", RULES, flush=False)
+    with open_store(log_url) as store:
+        hand_over(job, store.log(LogSpec("batches")), tmp_path / "state")
+    write_log(log_url, "untidy", ordered[600:])
+    with open_store(log_url) as store:
+        service = BatchService(store.log(LogSpec("untidy")), store.log(LogSpec("batches")), RULES, tmp_path / "state")
+        service.step()
+        service.close()
+        given = [message for batch in store.log(LogSpec("batches")).read() for message in batch]
+    found = verify(spark, log_url)
+    assert (found.differences, found.unjudged) == ({}, 0)
+    assert found.of_history == job.record.counts["batches"] > 100
+    assert (found.agreed, found.rejects_agreed) == (
+        sum(1 for message in given if message.key),
+        sum(1 for message in given if not message.key),
+    )
+    across, after = verify(spark, log_url, first_id=300, last_id=900), verify(spark, log_url, first_id=700)
+    assert (across.differences, after.differences) == ({}, {})
+    assert across.agreed
+    assert 0 < across.of_history < found.of_history
+    with pytest.raises(PipelineInputError, match="'batches' goes on from message 600 of 'untidy'"):
+        verify(spark, log_url, last_id=600)
+    _check_that_a_lost_batch_and_one_of_history_are_named(spark, log_url, given, next(iter(job.batches())))
+
+
+def _check_that_a_lost_batch_and_one_of_history_are_named(
+    spark: SparkSession, url: str, given: list[Message], of_history: EncodedBatch
+) -> None:
+    header = of_history.header
+    body = {"batch": header.batch, "source": header.source, "start": header.start, "end": header.end}
+    again = Message(json.dumps(body | {"closed_at": header.closed_at, "events": of_history.ids}).encode(), header.batch)
+    lost = next(message for message in given if message.key)
+    kept = [again, *(message for message in given if message.key != lost.key)]
+    with open_store(url) as store:
+        source, output = store.log(LogSpec("untidy")), store.log(LogSpec("wrong"))
+        origin = read_origin(store.log(LogSpec("batches")))
+        assert origin is not None
+        write_origin(output, origin)
+        with output.writer("batching") as writer:
+            writer.append([Message(message.body, message.key) for message in kept], sequence=source.last_id)
+    found = verify(spark, url, "wrong")
+    named = {(finding.kind, finding.batch) for finding in found.findings}
+    assert named == {("extra", header.batch), ("missing", lost.key)}
+    with pytest.raises(PipelineInputError, match="'wrong' holds the batches of 'untidy', not of 'other'"):
+        verify_batches(spark, url, "other", "wrong", RULES)
+
+
 def test_a_log_without_batches_is_refused(spark: SparkSession, log_url: str, write_log: WriteLog) -> None:
     write_log(log_url, "untidy", [Message(b"", "k", "s", 1, 1)])
     write_log(log_url, "batches", [Message(b"x")])
@@ -125,7 +180,7 @@ def test_the_command_says_in_its_exit_code_whether_all_agrees(
     url, data = f"sqlite:///{tmp_path / 'log.db'}", ["--data", str(tmp_path)]
     write_log(url, "untidy", [Message(b"1", "k", "s", hour * 3_600_000_000, hour * 3_600_000_000) for hour in range(9)])
     assert run(["batch", "serve", "--log", "untidy", "--output", "batches", "--once", *data]) == 0
-    command = ["pipeline", "verify-batches", "--log", "untidy", "--batches", "batches", *data]
+    command = ["pipeline", "verify-batches", "untidy", "--batches", "batches", *data]
     assert run(command) == 0
     assert "the same; 8 batches" in capfd.readouterr().out
     with open_store(url) as store, store.log(LogSpec("batches")).writer() as writer:

@@ -27,7 +27,7 @@ Points = dict[tuple[int, int], str]
 
 
 @click.command("advise")
-@click.option("--log", metavar="LOG", required=True, help="The log to learn from.")
+@click.argument("log")
 @click.option(
     "--windows", metavar="LIST", help="Windows to try, as in 5m,30m (default: the setting's, 1/4 to 4 times)."
 )
@@ -60,7 +60,7 @@ def advise_command(
     last_id: int | None,
     as_json: bool,
 ) -> None:
-    """Try windows, delays and late policies on the messages of a log, and say what each would have given.
+    """Try windows, delays and late policies on the messages of LOG, and say what each would have given.
 
     One Spark job tries all combinations. Latency is the time from the first record of a group to its closing. The
     advice: of the rules that refuse at most --late-share of the records as late, and that leave about as few records

@@ -39,7 +39,7 @@ millstream ingest mqtt mqtt://127.0.0.1:1883 --topic 'sensors/#' --log weather
 millstream send orders 'two pairs of boots' --tag shoes
 millstream receive orders --group billing --max 10
 millstream batch --window 1200000000 --max-delay 3600000000 events.jsonl
-millstream batch advise --log weather --windows 5m,30m
+millstream batch advise weather --windows 5m,30m
 millstream batch explain --window 1200000000 --max-delay 3600000000 events.jsonl
 millstream batch serve --log weather --output weather.batches --anchor
 millstream batch shrink --window 1200000000 --max-delay 3600000000 events.jsonl
@@ -106,7 +106,7 @@ millstream pipeline operations operations
 millstream pipeline package millstream.zip
 millstream pipeline report second photos
 millstream pipeline statistics
-millstream pipeline verify-batches --log weather --batches weather.batches
+millstream pipeline verify-batches weather --batches weather.batches
 millstream pipeline warm
 millstream bench log --quick
 millstream config show

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("verify-batches")
-@click.option("--log", metavar="LOG", required=True, help="The log that was batched.")
+@click.argument("log")
 @click.option("--batches", "output", metavar="LOG", required=True, help="The log of batches that came of it.")
 @click.option("--first", "first_id", type=click.IntRange(min=1), help="The first message id (default: that of LOG).")
 @click.option("--last", "last_id", type=click.IntRange(min=1), help="The last message id (default: as far as it came).")
@@ -29,7 +29,8 @@ def verify_command(
     """Batch a range of LOG again, by the rules in the settings, and compare with the batches that came out.
 
     Exit code 1 where a batch or a refused message is missing, extra, different or there twice. A range that does not
-    begin with the log is judged from the first gap on that no message from before can reach across.
+    begin with the log is judged from the first gap on that no message from before can reach across. Where
+    `pipeline batch --hand-over` came first, what that job closed is counted apart: it is in the job's own files.
     """
     from millstream.pipeline.jobs.verify_batches import verify_batches
 
@@ -50,6 +51,8 @@ def _show(found: Verified) -> None:
     )
     if found.unjudged:
         click.echo(f"  {found.unjudged:,} batches at the beginning of the range were not judged")
+    if found.of_history:
+        click.echo(f"  {found.of_history:,} batches were closed before the hand-over: the job over history has them")
     for kind, count in found.differences.items():
         click.echo(f"  {count:,} {kind.replace('_', ' ')}")
     for finding in found.findings:

@@ -21,6 +21,7 @@ from sqlalchemy.engine import make_url
 from millstream.anchoring.records import BatchHeader, EncodedBatch
 from millstream.batching import BatchConfig, Reject, Rulebook
 from millstream.batching.handover import join_snapshots
+from millstream.batching.origin import Origin, write_origin
 from millstream.batching.servicestate import ServiceState, write_state
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import Log
@@ -142,15 +143,17 @@ def run_batch(
 def hand_over(job: BatchJob, output: Log, state: Path) -> None:
     """Leave what is open at the end of *job* to the service or stream that batches its log into *output*.
 
-    They go on after the job's last message, from the file *state*. Raises :class:`PipelineInputError` where they have
-    begun before, and :class:`PipelineError` where the job closed everything.
+    They go on after the job's last message, from the file *state*; a note with *output* says where that was, for those
+    who compare. Raises :class:`PipelineInputError` where they have begun before, and :class:`PipelineError` where the
+    job closed everything.
     """
     if output.sequence("batching") or state.exists():
         raise PipelineInputError(
             f"the batches of {output.name!r} have begun already: hand history over to a log of batches that is new"
         )
-    snapshot = job.snapshot()
-    write_state(state, ServiceState(job.record.inputs["log"], output.name, job.record.inputs["last_id"], snapshot))
+    snapshot, inputs = job.snapshot(), job.record.inputs
+    write_origin(output, Origin(inputs["log"], inputs["last_id"], inputs["received_to"]))
+    write_state(state, ServiceState(inputs["log"], output.name, inputs["last_id"], snapshot))
 
 
 def in_order(batches: DataFrame, received_from: int, received_to: int, parts: int) -> DataFrame:

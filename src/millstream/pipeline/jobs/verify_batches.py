@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.batching import Rulebook
+from millstream.batching.origin import Origin, read_origin
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
 from millstream.pipeline.errors import PipelineInputError
@@ -28,6 +29,9 @@ _BODY = "batch string, source string, start long, end long, closed_at long, even
 _REJECT = "rejected long, reason string"
 _TIMELESS = ("late", "future")
 """Reasons that are a matter of one record alone."""
+
+_NO_DIFFERENCE = ("same", "unjudged", "history")
+"""Kinds of a batch that is where it belongs, or of which that cannot be told."""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,7 +54,8 @@ class Verified(msgspec.Struct, frozen=True):
     """What the comparison found: batches and rejects that agree, and by kind those that do not.
 
     ``unjudged`` are batches at the beginning of a range that does not begin with the log: which messages came before
-    decides on them. ``findings`` are the first of the differences by source and start.
+    decides on them. ``of_history`` are batches that the job over history gave before it handed over to *output*: they
+    are in that job's files. ``findings`` are the first of the differences by source and start.
     """
 
     log: str
@@ -61,6 +66,7 @@ class Verified(msgspec.Struct, frozen=True):
     agreed: int
     rejects_agreed: int
     unjudged: int
+    of_history: int
     differences: dict[str, int]
     findings: tuple[Finding, ...]
     seconds: float
@@ -85,27 +91,37 @@ def verify_batches(
 ) -> Verified:
     """Compare the batches of *log* from *first_id* to *last_id* under *rules* with those in the log *output*.
 
-    Without *first_id* from the first message; without *last_id* up to the last message that *output* knows of. At most
-    *limit* differences are told one by one. Raises :class:`PipelineInputError`, and what Spark raises as
+    Without *first_id* from the first message; without *last_id* up to the last message that *output* knows of. Where a
+    job over history handed over to *output*, what that job closed and refused must not be there. At most *limit*
+    differences are told one by one. Raises :class:`PipelineInputError`, and what Spark raises as
     :class:`PipelineError`.
     """
     clock = clock or SystemClock()
     began = clock.monotonic()
-    known = _known_to(store_url, output, clock)
+    known, origin = _standing(store_url, log, output, clock)
     wanted = plan_range(store_url, log, first_id, known if last_id is None else min(last_id, known), clock)
+    if origin is not None and wanted.last_id <= origin.position:
+        raise PipelineInputError(
+            f"{output!r} goes on from message {origin.position} of {log!r}, where a job over history handed over: ask "
+            "for a last message beyond that one. What came before is in the files of that job"
+        )
     whole = wanted.first_id == 1 and wanted.last_id == known
     part = None if whole else _part(store_url, output, wanted, known, rules, clock=clock)
     with explained("verify-batches"):
         rows = batch_range(spark, store_url, wanted, rules, flush=False, whole=False).persist()
         try:
             given = _emitted(spark, store_url, output, part)
-            batches = _compare_batches(rows, given, wanted, part).persist()
-            rejects = _compare_rejects(rows, given, wanted, part).persist()
+            batches = _compare_batches(rows, given, wanted, part, origin).persist()
+            past = None
+            if origin is not None and wanted.first_id <= origin.position:
+                before = plan_range(store_url, log, wanted.first_id, origin.position, clock)
+                past = batch_range(spark, store_url, before, rules, flush=False, whole=False)
+            rejects = _compare_rejects(rows, given, wanted, part, past).persist()
             counted = _counts(batches), _counts(rejects)
             findings = _findings(batches, rejects, limit)
         finally:
             spark.catalog.clearCache()
-    differences = {kind: count for kind, count in counted[0].items() if kind not in ("same", "unjudged")}
+    differences = {kind: count for kind, count in counted[0].items() if kind not in _NO_DIFFERENCE}
     differences |= {f"{kind}_rejects": count for kind, count in counted[1].items() if kind != "same"}
     found = Verified(
         log,
@@ -116,6 +132,7 @@ def verify_batches(
         counted[0].get("same", 0),
         counted[1].get("same", 0),
         counted[0].get("unjudged", 0),
+        counted[0].get("history", 0),
         differences,
         tuple(findings),
         round(clock.monotonic() - began, 3),
@@ -127,7 +144,7 @@ def verify_batches(
 def _record(found: Verified) -> JobRecord:
     inputs = {"log": found.log, "output": found.output, "first_id": found.first_id, "last_id": found.last_id}
     agreed = found.agreed + found.rejects_agreed
-    counts = {"agreed": found.agreed, "unjudged": found.unjudged, **found.differences}
+    counts = {"agreed": found.agreed, "unjudged": found.unjudged, "of_history": found.of_history, **found.differences}
     return JobRecord("verify-batches", inputs, found.messages, agreed, 0, found.seconds, counts)
 
 
@@ -146,13 +163,16 @@ class _Part(msgspec.Struct, frozen=True):
     copies_to: int
 
 
-def _known_to(store_url: str, output: str, clock: Clock) -> int:
-    """The last message that *output* knows of."""
+def _standing(store_url: str, log: str, output: str, clock: Clock) -> tuple[int, Origin | None]:
+    """The last message of *log* that *output* knows of, and where it began if that was not with the log."""
     with open_store(store_url, clock=clock) as store:
-        known = store.log(LogSpec(output), create=False).sequence("batching")
+        batches = store.log(LogSpec(output), create=False)
+        known, origin = batches.sequence("batching"), read_origin(batches)
     if not known:
         raise PipelineInputError(f"log {output!r} holds no batches: name the --output of a batch service or stream")
-    return known
+    if origin is not None and origin.log != log:
+        raise PipelineInputError(f"{output!r} holds the batches of {origin.log!r}, not of {log!r}: name that log")
+    return known, origin
 
 
 def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rulebook, *, clock: Clock) -> _Part:
@@ -176,8 +196,10 @@ def _emitted(spark: SparkSession, store_url: str, output: str, part: _Part | Non
     return frame.select(F.from_json(text, _BODY).alias("b"), F.from_json(text, _REJECT).alias("r"))
 
 
-def _compare_batches(rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None) -> DataFrame:
-    """One row a batch: its kind (``same``, ``unjudged`` or that of a difference), source, start and names."""
+def _compare_batches(
+    rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None, origin: Origin | None
+) -> DataFrame:
+    """One row a batch: its kind (one of ``_NO_DIFFERENCE`` or that of a difference), source, start and times."""
     nobody = F.array().cast("array<string>")
     members = F.xxhash64("ids", "amends").alias("members")
     expected = rows.where("batch is not null").select("batch", "source", "start", "end", "closed_at", members)
@@ -197,12 +219,13 @@ def _compare_batches(rows: DataFrame, given: DataFrame, wanted: LogRange, part: 
         )
     else:
         expected = expected.withColumn("judged", F.lit(True))
-    joined = expected.alias("e").join(emitted.alias("g"), "batch", "full")
+    past = F.lit(False) if origin is None else F.col("closed_at") <= origin.clock
+    joined = expected.withColumn("past", past).alias("e").join(emitted.alias("g"), "batch", "full")
     same = (F.col("e.members") == F.col("g.members")) & (F.col("e.closed_at") == F.col("g.closed_at"))
     kind = (
         F.when(~F.col("e.judged"), "unjudged")
-        .when(F.col("g.times").isNull(), "missing")
-        .when(F.col("e.judged").isNull(), "extra")
+        .when(F.col("g.times").isNull(), F.when(F.col("e.past"), "history").otherwise("missing"))
+        .when(F.coalesce("e.past", F.lit(True)), "extra")
         .when(~same, "different")
         .when(F.col("g.times") > 1, "doubled")
         .otherwise("same")
@@ -226,10 +249,13 @@ def _judged(expected: DataFrame, certain: int, window: int) -> DataFrame:
     return expected.withColumn("judged", judged).withColumn("judged_start", F.when(judged, F.col("start")))
 
 
-def _compare_rejects(rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None) -> DataFrame:
-    """One row a refused message: its kind, id and reason."""
-    expected = rows.where("reason is not null and reason != 'tick'")
-    expected = expected.select(F.col("ids")[0].alias("rejected"), "reason", F.lit(True).alias("expected"))
+def _compare_rejects(
+    rows: DataFrame, given: DataFrame, wanted: LogRange, part: _Part | None, past: DataFrame | None
+) -> DataFrame:
+    """One row a refused message: its kind, id and reason. Those of *past* were told of by the job over history."""
+    expected = _refused(rows).withColumn("expected", F.lit(True))
+    if past is not None:
+        expected = expected.join(_refused(past), ["rejected", "reason"], "left_anti")
     emitted = given.where("r.rejected is not null").select("r.rejected", "r.reason")
     emitted = emitted.where(F.col("rejected").between(wanted.first_id, wanted.last_id))
     emitted = emitted.groupBy("rejected", "reason").agg(F.count("*").alias("times"))
@@ -248,12 +274,17 @@ def _compare_rejects(rows: DataFrame, given: DataFrame, wanted: LogRange, part: 
     return joined.select(kind.alias("kind"), "rejected", "reason", F.coalesce("times", F.lit(1)).alias("times"))
 
 
+def _refused(rows: DataFrame) -> DataFrame:
+    """The messages that *rows* (``BATCH_SCHEMA``) refuse, and why."""
+    return rows.where("reason is not null and reason != 'tick'").select(F.col("ids")[0].alias("rejected"), "reason")
+
+
 def _counts(frame: DataFrame) -> dict[str, int]:
     return {row["kind"]: row["count"] for row in frame.groupBy("kind").count().orderBy("kind").collect()}
 
 
 def _findings(batches: DataFrame, rejects: DataFrame, limit: int) -> list[Finding]:
-    wrong = batches.where("kind not in ('same', 'unjudged')").orderBy("source", "start", "batch").limit(limit)
+    wrong = batches.where(~F.col("kind").isin(*_NO_DIFFERENCE)).orderBy("source", "start", "batch").limit(limit)
     found = [Finding(**_known(row.asDict())) for row in wrong.collect()]
     refused = rejects.where("kind != 'same'").orderBy("rejected").limit(limit - len(found))
     return [*found, *(Finding(**_known(row.asDict())) for row in refused.collect())]
