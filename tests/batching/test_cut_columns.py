@@ -16,6 +16,7 @@ from millstream.batching import BatchConfig, Batcher, ConfigError, Event
 from millstream.batching.borders import find_borders
 from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columns import FARTHEST, cut_columns
+from millstream.batching.config import Caps
 from millstream.batching.errors import ColumnsError
 from millstream.testing.batching import plain_batches, spelled
 
@@ -166,6 +167,25 @@ def test_columns_of_another_shape_are_refused_by_name(change, what):
 def test_the_faithful_mode_has_no_columns():
     with pytest.raises(ConfigError, match="order-free only"):
         cut_columns(table_of([]), BatchConfig(50, 20, mode="faithful"))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(0, 20), st.integers(1, 9)), max_size=120),
+    st.booleans(),
+    st.none() | st.builds(Caps, st.integers(1, 8), st.integers(1, 40)),
+)
+def test_runs_that_are_one_batch_at_a_glance_are_one_by_the_rule(rows, midpoint, caps):
+    """Multiplied by 57 all keys have the same bit, so that no run of several rows is found to be one batch by it."""
+    key, step, size = np.array(rows, np.int64).reshape(-1, 3).T
+    source, time = np.zeros(len(rows), np.int64), np.cumsum(step)
+    order = np.lexsort((key, time))
+    first = np.append(True, np.diff(time[order] * 100 + key[order]) > 0)[: len(rows)]
+    kept = order[first]
+    found = [
+        find_borders(source[kept], code[kept], time[kept], 12, midpoint=midpoint, caps=caps, size=size[kept])
+        for code in (key, key * 57)
+    ]
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
 
 
 @given(st.lists(st.integers(0, 3), max_size=30), st.booleans())

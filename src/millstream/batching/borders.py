@@ -1,8 +1,9 @@
 """Where batches begin and end in sorted columns, computed for all records at once (reference "batching", §6.3).
 
-Once records are sorted and copies are gone, the end of a batch depends on where it begins and on nothing before. So the
-ends of many batches are computed together, and the true beginnings are found by going from end to end, from all the
-places at once where a batch begins for certain.
+Once records are sorted and copies are gone, the end of a batch depends on where it begins and on nothing before. Most
+runs of records between two gaps are one batch, which a few sums over the run tell. In the others the ends of many
+batches are computed together, and the true beginnings are found by going from end to end, from all the places at once
+where a batch begins for certain.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from millstream.batching.config import Caps
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+
+_BITS = 57
+"""So many bits that a sum over a run of as many rows fits a word: 57 times 2^56 is below 2^62."""
 
 
 class Borders(NamedTuple):
@@ -46,13 +51,63 @@ def find_borders(
     if not len(time):
         numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         return Borders(numbers, numbers, flags, flags, numbers)
-    rows = _Rows(source, key, time, window, midpoint=midpoint, caps=caps, size=size)
-    begins = _walk(_certain_begins(source, time, window), rows)
+    certain = _certain_begins(source, time, window)
+    runs = np.append(np.flatnonzero(certain), len(time))
+    plain = _plain_runs(runs, key, time, window)
+    if caps is not None:
+        plain &= _fit(runs, caps, size)
+    found = _plain_borders(runs, plain, time, window)
+    if plain.all():
+        return found
+    rest = np.flatnonzero(np.repeat(~plain, np.diff(runs)))
+    size = None if size is None else size[rest]
+    others = _Rows(source[rest], key[rest], time[rest], window, midpoint=midpoint, caps=caps, size=size)
+    return _together(found, _other_borders(others, certain[rest]), rest)
+
+
+def _plain_runs(runs: Integers, key: Integers, time: Integers, window: int) -> Flags:
+    """For each run without a gap, whether it lies within a window and surely has no key twice.
+
+    *runs* are the first rows of each, and the end. Of a run of many rows that is not sure, nor where two keys have the
+    same bit among a few; the others are told by two sums over bits, which are equal where no bit is added twice.
+    """
+    begins, lengths = runs[:-1], np.diff(runs)
+    plain: Flags = (time[runs[1:] - 1] - time[begins] <= window) & (lengths <= _BITS)
+    bits = np.left_shift(1, key if key.max() < _BITS else key % _BITS)
+    plain &= np.add.reduceat(bits, begins) == np.bitwise_or.reduceat(bits, begins)
+    return plain
+
+
+def _fit(runs: Integers, caps: Caps, size: Integers | None) -> Flags:
+    """For each run, whether *caps* allow it as one batch."""
+    fit: Flags = np.diff(runs) <= caps.count
+    if size is not None:
+        fit &= np.add.reduceat(size, runs[:-1]) <= caps.size
+    return fit
+
+
+def _plain_borders(runs: Integers, plain: Flags, time: Integers, window: int) -> Borders:
+    begins, ends = runs[:-1][plain], runs[1:][plain]
+    nowhere = np.zeros(len(begins), np.bool_)
+    return Borders(begins, ends, nowhere, nowhere, time[begins] + window + 1)
+
+
+def _other_borders(rows: _Rows, certain: Flags) -> Borders:
+    """The batches of *rows*, which begin at those that are *certain* and elsewhere."""
+    begins = _walk(certain, rows)
     cuts, clash = rows.cut(begins), rows.clash[begins]
-    at = np.append(time, 0)
-    decided = np.where(cuts.clashed, at[clash] + midpoint, time[begins] + window + 1)
-    decided = np.where(cuts.capped, at[cuts.ends] + 1, decided)
+    decided = np.where(cuts.clashed, rows.time[clash] + rows.midpoint, rows.time[begins] + rows.window + 1)
+    decided = np.where(cuts.capped, rows.time[cuts.ends] + 1, decided)
     return Borders(begins, cuts.ends, cuts.clashed, cuts.capped, decided)
+
+
+def _together(found: Borders, others: Borders, rest: Integers) -> Borders:
+    """*found*, and *others* whose rows are the places in *rest*, in order. A run lies wholly in one of them."""
+    others = others._replace(begins=rest[others.begins], ends=rest[others.ends - 1] + 1)
+    if not len(found.begins):
+        return others
+    order = np.argsort(np.concatenate([found.begins, others.begins]), kind="stable")
+    return Borders(*(np.concatenate(pair)[order] for pair in zip(found, others, strict=True)))
 
 
 class _Cuts(NamedTuple):
@@ -80,8 +135,7 @@ class _Rows:
         caps: Caps | None,
         size: Integers | None,
     ) -> None:
-        self._time = np.append(time, 0)
-        self._window = window
+        self.time, self.window, self.midpoint = np.append(time, 0), window, midpoint
         self._places = _Places(source, time, window)
         instants = _instants(source, time)
         earlier, later = _same_key(source, key)
@@ -94,7 +148,7 @@ class _Rows:
 
     def cut(self, rows: Integers) -> _Cuts:
         """Where batches that begin at *rows* are cut: by time, else by key, else by size."""
-        ends = self._places.find(rows, self._time[rows] + self._window, "right")
+        ends = self._places.find(rows, self.time[rows] + self.window, "right")
         clash = self.clash[rows]
         clashed, capped = clash < ends, np.zeros(len(rows), np.bool_)
         if self._overflows is not None:
@@ -103,7 +157,7 @@ class _Rows:
             ends = np.where(capped, over, ends)
             clashed &= ~capped
         if self._middles is not None:
-            clash = self._places.find(rows, np.where(clashed, self._middles[clash], self._time[rows]), "left")
+            clash = self._places.find(rows, np.where(clashed, self._middles[clash], self.time[rows]), "left")
         return _Cuts(np.where(clashed, clash, ends), clashed, capped)
 
 

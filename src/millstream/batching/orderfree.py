@@ -9,12 +9,11 @@ from operator import attrgetter
 
 from millstream.batching.accept import acceptance
 from millstream.batching.config import BatchConfig
-from millstream.batching.cut import Piece
 from millstream.batching.engine import EngineState, OpenState, SourceState
 from millstream.batching.errors import BoundBrokenError, FlushedError
 from millstream.batching.event import Cut, Event, EventBatch, Outcome, Reject, Row
 from millstream.batching.identity import name_batch
-from millstream.batching.source import Source
+from millstream.batching.source import Source, Waits
 
 Naming = Callable[[str, Sequence[Row], int | None, Cut], EventBatch]
 """Makes a batch of its source, rows, closing time and cut."""
@@ -31,6 +30,7 @@ class OrderFree:
     def __init__(self, config: BatchConfig, name: Naming | None = None) -> None:
         self._config = config
         self._name = name or partial(name_batch, config)
+        self._waits = Waits(config)
         self._refusal = acceptance(config)
         self._sources: dict[str, Source] = {}
         self._heap: list[tuple[int, str]] = []
@@ -60,7 +60,7 @@ class OrderFree:
         self.check(events)
         outcome = Outcome([], [])
         sources, heap = self._sources, self._heap
-        max_delay, lead = self._config.max_delay, self._config.lead
+        max_delay, lead, capped = self._config.max_delay, self._config.lead, self._config.caps is not None
         for event in events:
             time, received_at = event.event_time, event.received_at
             if not received_at - max_delay <= time <= received_at + lead:  # few are refused: ask why only then
@@ -69,10 +69,17 @@ class OrderFree:
                 outcome.rejects.append(Reject(event.id, reason))
                 continue
             name, key = event.source, event.key
-            source = sources.get(name) or self._add(name)
+            source = sources.get(name)
+            if source is None:
+                source = sources[name] = Source(self._waits)
             source.inbox.append((time, key, event.digest, received_at, event.id, event.size))
-            if time <= source.limit and source.seen_at(key, time, event.size):
-                heapq.heappush(heap, (source.due, name))
+            if time > source.limit:
+                continue
+            if capped or key in source.keys or time < source.first:
+                if source.seen_at(key, time, event.size):
+                    heapq.heappush(heap, (source.due, name))
+            else:  # most rows are seen to here: what they do to their source fits one line
+                source.keys[key] = time
         self._settle(outcome)
         return outcome
 
@@ -116,7 +123,7 @@ class OrderFree:
         for source in self._sources.values():
             source.merge()
         sources = [
-            SourceState(name, [OpenState(source.open.rows)], source.pending)
+            SourceState(name, [OpenState(source.open.rows if source.open else [])], source.pending)
             for name, source in sorted(self._sources.items())
         ]
         return EngineState(self._clock, self._flushed, sources)
@@ -126,12 +133,8 @@ class OrderFree:
         self._clock, self._flushed = state.clock, state.flushed
         for entry in state.sources:
             rows = [row for batch in entry.open for row in batch.rows]
-            source = self._sources[entry.source] = Source(self._config, rows, entry.pending)
+            source = self._sources[entry.source] = Source(self._waits, rows, entry.pending)
             heapq.heappush(self._heap, (source.due, entry.source))
-
-    def _add(self, name: str) -> Source:
-        source = self._sources[name] = Source(self._config)
-        return source
 
     def _check_open(self) -> None:
         if self._flushed:
@@ -151,14 +154,12 @@ class OrderFree:
     def _settle_source(self, name: str, source: Source, clock: int, outcome: Outcome) -> None:
         pieces, rejects = source.settle(clock)
         outcome.rejects.extend(rejects)
-        outcome.batches.extend([self._close(name, piece) for piece in pieces])
+        wait = self._waits.max_delay
+        outcome.batches.extend([self._name(name, rows, decided + wait, cut) for rows, cut, decided in pieces])
         if source.is_empty:
             del self._sources[name]
         else:
             heapq.heappush(self._heap, (source.due, name))
-
-    def _close(self, name: str, piece: Piece) -> EventBatch:
-        return self._name(name, piece.rows, piece.decided + self._config.max_delay, piece.cut)
 
 
 by_close = attrgetter("closed_at", "source", "start")
