@@ -385,7 +385,7 @@ class Node(MillNode):
         if not url:
             return self.database
         if url not in self._engines:
-            self._engines[url] = open_server(url)
+            self._engines[url] = open_server(url, self.clock)
             self._resources.callback(self._engines[url].dispose)
         return self._engines[url]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from millstream.core.sql import insert_rows, make_tables, open_server, update_rows
+from millstream.core.clock import VirtualClock
+from millstream.core.sql import SqlBusyError, insert_rows, make_tables, open_server, update_rows
+from millstream.testing import services
 
 TABLES = 20
 
@@ -103,6 +106,28 @@ def test_tables_that_cannot_be_made_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(sa.exc.OperationalError):
         make_tables(reader, schema())
     reader.dispose()
+
+
+def test_a_server_that_is_being_started_is_waited_for() -> None:
+    with services.private("mariadb") as server:
+        server.kill()
+        starter = threading.Thread(target=server.start)
+        starter.start()
+        engine = open_server(server.url + "late")
+        starter.join()
+        assert made(engine) == 0
+        engine.dispose()
+
+
+def test_a_server_that_stays_away_is_named_after_some_seconds_and_its_password_is_not() -> None:
+    clock = VirtualClock()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        with pytest.raises(SqlBusyError, match=f"127.0.0.1:{port} did not answer.*start it") as caught:
+            open_server(f"mysql://ada:grain@127.0.0.1:{port}/away", clock)
+    assert 10 < clock.monotonic() < 60
+    assert "grain" not in str(caught.value)
 
 
 BOOKS = sa.Table(

@@ -8,6 +8,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +18,7 @@ import pytest
 from millstream.stores import StoreUnavailableError, open_provider
 from millstream.testing import services
 from millstream.testing.s3 import S3Server
+from millstream.testing.waiting import until
 
 
 def client(url: str, statement: str) -> str:
@@ -78,3 +81,33 @@ def test_a_missing_program_is_an_error_that_names_the_package(monkeypatch: pytes
     monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
     with pytest.raises(services.ServiceMissingError, match="apt-get install mariadb-server"):
         services.MariaDB().prepare(tmp_path)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_server_dies_with_whoever_started_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from millstream.testing import services\n"
+        "with services.private('mariadb', folder=Path(sys.argv[1])) as server:\n"
+        "    print(server.url, *server.processes, flush=True)\n"
+        "    sys.stdin.read()"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdin is not None and starter.stdout is not None
+    url, *processes = starter.stdout.readline().split()
+    assert client(url, "select 1") == "1"
+    starter.kill()
+    starter.communicate()
+    until(lambda: not any(Path("/proc", pid).exists() for pid in processes), "the end of the server")
+    until(lambda: not list(tmp_path.iterdir()), "the end of its folder")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_server_outlives_the_thread_that_started_it() -> None:
+    with services.private("mariadb") as server:
+        server.kill()
+        starter = threading.Thread(target=server.start)
+        starter.start()
+        starter.join()
+        assert client(server.url, "select 1") == "1" and server.is_running

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 
-from millstream.core.clock import Clock
+from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import BusyError, InputError
 from millstream.core.retry import RetryPolicy
 
@@ -31,11 +31,12 @@ class SqlInputError(InputError):
     """The URL of a database cannot be used."""
 
 
-def open_server(url: str) -> sa.Engine:
+def open_server(url: str, clock: Clock | None = None) -> sa.Engine:
     """The database at *url*, ``mysql://user:password@host:port/name``, made where it is absent.
 
-    Raises :class:`SqlInputError`, which never shows the password, for another URL, where the driver is missing, or
-    where the server refuses the account; :class:`SqlBusyError` where it does not answer.
+    A server that does not answer, as one that is being started with the node, is called again for some twenty seconds
+    of *clock*. Raises :class:`SqlInputError`, which never shows the password, for another URL, where the driver is
+    missing, or where the server refuses the account; :class:`SqlBusyError` where it still does not answer.
     """
     try:
         place = sa.make_url(url)
@@ -44,7 +45,7 @@ def open_server(url: str) -> sa.Engine:
     if place.drivername not in ("mysql", "mariadb") or not place.host or not _NAME.fullmatch(place.database or ""):
         raise SqlInputError("a shared database is written mysql://user:password@host:port/name")
     try:
-        _make(place)
+        _ANSWERS.call(lambda: _make(place), clock or SystemClock())
         return _engine(place)
     except ImportError as error:
         raise SqlInputError("MariaDB and MySQL need PyMySQL: pip install 'millstream[mysql]'") from error
@@ -70,7 +71,10 @@ def _make(place: sa.URL) -> None:
         number = error.orig.args[0] if error.orig else 0
         if number in _REFUSALS:
             raise SqlInputError(f"the server {place.host} refuses the account or the database: {number}") from error
-        raise SqlBusyError(f"the server {place.host} did not answer: {number}") from error
+        raise SqlBusyError(
+            f"the database server {place.host}:{place.port or 3306} did not answer ({error.orig}): start it, or mend "
+            "the URL in the settings"
+        ) from error
     finally:
         server.dispose()
 

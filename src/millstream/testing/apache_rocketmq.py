@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.testing.keeper import Keeper
 from millstream.testing.programs import ServiceError, find_program
 
 START_SECONDS = 120.0
@@ -36,6 +37,7 @@ class ApacheRocketMQ:
         self._folder = folder
         self._clock = clock or SystemClock()
         self._running: list[subprocess.Popen[bytes]] = []
+        self._keepers: list[Keeper] = []
         self._name_port, self._port, self._remoting_port, self._broker_port = _free_ports()
 
     @property
@@ -68,6 +70,8 @@ class ApacheRocketMQ:
                 process.send_signal(signal.SIGKILL)
             process.wait()
         self._running.clear()
+        while self._keepers:
+            self._keepers.pop().dismiss()
 
     def make_topic(self, name: str, kind: str) -> None:
         """Make the topic *name* of the type *kind*."""
@@ -131,9 +135,11 @@ class ApacheRocketMQ:
             line = self._java(memory, main, *arguments)
             self._running.append(
                 subprocess.Popen(
-                    line, env=self._environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                    line, env=self._environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
-            )
+            )  # fmt: skip
+            self._keepers.append(Keeper(self._running[-1].pid))
 
     def _await(self, port: int, name: str) -> None:
         deadline = self._clock.monotonic() + START_SECONDS

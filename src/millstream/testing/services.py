@@ -1,7 +1,8 @@
 """Real servers for tests: an explicit URL, else one that is kept running, else a private one on loopback.
 
-A private server lives in a throw-away folder and ends with the block that asked for it. ``python -m
-millstream.testing.services NAME`` keeps one running in the foreground, for a day of development; tests find it.
+A private server lives in a throw-away folder and ends with the block that asked for it, or with the process, whatever
+that dies of. ``python -m millstream.testing.services NAME`` keeps one running in the foreground, for a day of
+development; tests find it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import msgspec
 from millstream.core.clock import Clock, SystemClock
 from millstream.log.mysql.server import CONFIGURATION
 from millstream.testing import rabbitmq
+from millstream.testing.keeper import Keeper
 from millstream.testing.mosquitto import Mosquitto
 from millstream.testing.postgresql import PostgreSQL
 from millstream.testing.programs import ServiceError, ServiceMissingError, find_program, run_program
@@ -215,7 +217,7 @@ def private(name: str, *, clock: Clock | None = None, folder: Path | None = None
     """
     with tempfile.TemporaryDirectory(prefix=f"millstream-{name}-", dir=folder) as own:
         SERVICES[name].prepare(Path(own))
-        server = Server(SERVICES[name], Path(own), clock or SystemClock())
+        server = Server(SERVICES[name], Path(own), clock or SystemClock(), throw_away=True)
         try:
             server.start()
             yield server
@@ -224,14 +226,19 @@ def private(name: str, *, clock: Clock | None = None, folder: Path | None = None
 
 
 class Server:
-    """A private server in *folder*, on the same port of loopback each time it is started."""
+    """A private server in *folder*, on the same port of loopback each time it is started.
 
-    def __init__(self, service: Service, folder: Path, clock: Clock) -> None:
+    It dies with this process, however that ends; a folder to *throw_away* goes with it.
+    """
+
+    def __init__(self, service: Service, folder: Path, clock: Clock, *, throw_away: bool = False) -> None:
         self._service = service
         self.folder = folder
         self._clock = clock
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: Keeper | None = None
+        self._throw_away = str(folder) if throw_away else ""
 
     @property
     def url(self) -> str:
@@ -258,6 +265,7 @@ class Server:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )
+        self._keeper = Keeper(self._process.pid, self._throw_away)
         _await(self._process, self._service, self._port, path, self._clock)
 
     def kill(self) -> None:
@@ -271,6 +279,9 @@ class Server:
             self._process = None
             while any(map(_runs, children)):
                 self._clock.sleep(0.005)
+        if self._keeper is not None:
+            self._keeper.dismiss()
+            self._keeper = None
 
     def stop(self) -> None:
         """End it in its own way, or kill it where that takes too long."""

@@ -107,7 +107,7 @@ class Servers:
 def _started(service: Service, folder: Path) -> Iterator[Started]:
     with tempfile.TemporaryDirectory(prefix=f"{service.name}-", dir=folder) as own:
         service.prepare(Path(own))
-        server = Server(service, Path(own), SystemClock())
+        server = Server(service, Path(own), SystemClock(), throw_away=True)
         try:
             server.start()
             url = f"{server.url}{DATABASE}" if service.name in _DATABASES else server.url
