@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import urlopen
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
-from millstream.anchoring import replay
+from millstream.anchoring import AnchorIndex, replay
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, SystemClock
@@ -23,7 +26,10 @@ from millstream.log import LogSpec
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import load_settings
+from millstream.testing import services
 from millstream.testing.dids import Person
+from millstream.testing.mqtt import publish
+from millstream.testing.outboxes import connect_application, count, insert, make_outbox
 from millstream.testing.waiting import until
 
 SETTINGS = """
@@ -44,6 +50,25 @@ url = "file://{data}/stores/primary"
 [stores.second]
 url = "file://{data}/stores/second"
 """
+INTAKE = """
+[serve]
+registry_http = "127.0.0.1:0"
+anchor_every = "200ms"
+[serve.batching]
+pumps = "pumps.batches"
+orders = "orders.batches"
+[serve.ingest.pumps]
+url = "{mosquitto}"
+topics = ["{topic}/#"]
+[serve.relay.orders]
+url = "{application}"
+poll = "20ms"
+[registry]
+batch_writer_timeout = "200ms"
+[batching]
+window = "200ms"
+max_delay = "3s"
+"""
 POLICY = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "second"}]}
 
 
@@ -61,26 +86,71 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def mosquitto() -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(services.running("mosquitto"))
+        except services.ServiceMissingError as error:
+            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+        yield server.url
+
+
 def test_one_process_is_a_whole_node_and_drains_when_it_is_asked(folder: Path) -> None:
-    with _serving(folder) as (process, url):
+    with Serving(folder) as node:
         _append(folder, 50)
-        until(lambda: _ask(url, "overview")["anchors"]["anchors"] >= 1, "an anchor")
-        until(lambda: _ask(url, "overview")["copies"]["copies"] >= 10, "copies")
-        until(lambda: _ask(url, "overview")["checks"]["checked"] >= 5, "copies that were checked")
-        with _open(folder) as node:
-            (operation,) = node.registry.acceptance.submit_many([canonical_json(Person("ada").create.request)])
-        until(lambda: _ask(url, f"operations/{operation.status.id}")["state"] == "observed", "an anchored operation")
+        until(lambda: node.ask("overview")["anchors"]["anchors"] >= 1, "an anchor")
+        until(lambda: node.ask("overview")["copies"]["copies"] >= 10, "copies")
+        until(lambda: node.ask("overview")["checks"]["checked"] >= 5, "copies that were checked")
+        with _open(folder) as other:
+            (operation,) = other.registry.acceptance.submit_many([canonical_json(Person("ada").create.request)])
+        until(lambda: node.ask(f"operations/{operation.status.id}")["state"] == "observed", "an anchored operation")
         _append(folder, 50)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-    assert "workers have ended" in err and "batching weather has ended" in err and err.endswith("stopped\n")
-    with _open(folder) as node:
-        assert node.queue(QueueName.DUPLICATION_LOW).depth().leased == 0
+        node.drain()
+    assert any(line.startswith("workers have ended") for line in node.said)
+    assert any(line.startswith("batching weather has ended") for line in node.said) and node.said[-1] == "stopped"
+    with _open(folder) as after:
+        assert after.queue(QueueName.DUPLICATION_LOW).depth().leased == 0
         assert len(list((folder / "stores/second/photos").rglob("*.txt"))) == 5
-        assert node.journal.totals().accepted == 0, "what was batched is anchored in the end"
-        assert node.observer.index.totals().batches > 0
-        assert replay(node.cas, node.ledger).findings == ()
+        assert after.journal.totals().accepted == 0, "what was batched is anchored in the end"
+        assert after.observer.index.totals().batches > 0
+        assert replay(after.cas, after.ledger).findings == ()
+
+
+def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothing_follows(
+    tmp_path: Path, mosquitto: str
+) -> None:
+    application, topic = f"sqlite:///{tmp_path / 'application.db'}", f"{tmp_path.name}-{os.getpid()}"
+    sqlite3.connect(tmp_path / "application.db").close()
+    make_outbox(application)
+    settings = INTAKE.format(mosquitto=mosquitto, topic=topic, application=application)
+    (tmp_path / "millstream.toml").write_text(settings, "utf-8")
+    with Serving(tmp_path) as node:
+        until(lambda: any("connected as" in line for line in node.said), "a connection to the broker")
+        publish(mosquitto, [(f"{topic}/pump/level", b'{"n":%d}' % number) for number in range(20)])
+        with contextlib.closing(connect_application(application)) as session:
+            for number in range(30):
+                insert(session, b"order %d" % number)
+            until(lambda: count(session) == 0, "an empty outbox")
+        request = Request(
+            f"{node.ready['registry']}/sidetree/v1/operations", canonical_json(Person("ada").create.request)
+        )
+        with urlopen(request) as answer:
+            operation = answer.headers["operation-id"]
+        until(lambda: node.ask(f"operations/{operation}")["state"] == "observed", "an anchored operation")
+        with _open(tmp_path) as other:
+            index = other.observer.index
+            until(lambda: _anchored(index) == 50, "all messages anchored, though nothing follows them")
+        node.drain()
+    assert "ingest into pumps: it has ended: 20 records, 0 messages put aside" in node.said
+    assert "relaying into orders has ended: 30 messages, 0 dead rows" in node.said
+
+
+def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
+        file.write('[serve.ingest.a]\nurl = "mqtt://h"\ntopics = ["a"]\n[serve.relay.a]\nurl = "sqlite:///a"\n')
+    assert run(["serve", "--data", str(folder)]) == 2
+    assert "ingest and relay both write the log 'a'" in capsys.readouterr().err
 
 
 def test_a_role_that_cannot_begin_ends_the_process_with_its_reason(folder: Path) -> None:
@@ -108,21 +178,48 @@ def _append(folder: Path, count: int) -> None:
         writer.append([Message(b"%d" % n, "k", "s", now - n * MICROSECONDS // 1000) for n in range(count)])
 
 
-def _ask(url: str, path: str) -> dict:
-    with urlopen(f"{url}/api/v1/{path}") as answer:
-        return json.load(answer)
+def _anchored(index: AnchorIndex) -> int:
+    """Messages in batches, and those that were refused (of one source, key and time there can be but one)."""
+    totals = index.totals()
+    return totals.messages + totals.rejects
 
 
-@contextlib.contextmanager
-def _serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--console", "127.0.0.1:0"]
-    command += ["--data", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("console ready on "), process.communicate()
-        yield process, line.split()[-1]
-    finally:
-        process.kill()
-        process.wait()
+class Serving:
+    """A node that serves, in a process of its own; ``ready`` has what listens, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = folder / "lines.jsonl"
+        command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--console", "127.0.0.1:0"]
+        with self._lines.open("wb") as lines:
+            self.process = subprocess.Popen(
+                [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True
+            )
+        self.ready: dict[str, str] = {}
+
+    def __enter__(self) -> Serving:
+        assert self.process.stdout is not None
+        while "console" not in self.ready:
+            line = self.process.stdout.readline()
+            if " ready on " not in line:
+                self.process.kill()
+                raise AssertionError(self._lines.read_text("utf-8"))
+            self.ready[line.split()[0]] = line.split()[-1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def ask(self, path: str) -> dict[str, Any]:
+        with urlopen(f"{self.ready['console']}/api/v1/{path}") as answer:
+            return dict(json.load(answer))
+
+    @property
+    def said(self) -> list[str]:
+        """The messages of all whole log lines."""
+        whole = self._lines.read_text("utf-8").rpartition("\n")[0]
+        return [json.loads(line)["message"] for line in whole.splitlines()]
+
+    def drain(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0, self.said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -131,10 +132,8 @@ def test_a_node_that_serves_moves_and_trims_its_logs_by_the_settings_and_ends_in
                 out, errors = node.communicate(timeout=30)
             finally:
                 node.kill()
-        first, *others = errors.splitlines()
-        assert (node.returncode, first.partition(":")[2][:9], others) == (0, " stopping", ["millstream: stopped"]), (
-            errors
-        )
+        first, *others = (json.loads(line)["message"] for line in errors.splitlines())
+        assert (node.returncode, first[:9], others) == (0, "stopping:", ["stopped"]), errors
         assert out.startswith("broker ready on ")
         info = log.info()
         assert info.tier is not None

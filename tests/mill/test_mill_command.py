@@ -177,7 +177,7 @@ def test_a_worker_drains_or_ends_in_order_on_sigterm(data: Path, mill: Run) -> N
     )
     assert child.stdout is not None and child.stderr is not None
     with child.stdout, child.stderr:
-        assert child.stderr.readline().startswith(b"working on bit-integrity")
+        assert json.loads(child.stderr.readline())["message"] == "working on bit-integrity"
         child.send_signal(signal.SIGTERM)
         assert json.loads(child.stdout.read())["done"] == 0
         assert child.wait(30) == 0

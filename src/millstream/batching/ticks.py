@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from millstream.batching.messages import make_tick
 from millstream.core.clock import Clock
-from millstream.log import Log, Writer, WriterBusyError
+from millstream.log import Log, LogError, Writer, WriterBusyError
 
 Ticker = Callable[[], bool]
 """Appends one tick; False where that cannot be done now."""
@@ -20,6 +20,22 @@ def ticks_by(writer: Writer) -> Ticker:
 
     def tick() -> bool:
         writer.append([make_tick()])
+        return True
+
+    return tick
+
+
+def ticks_by_whoever_writes(writer: Callable[[], Writer | None]) -> Ticker:
+    """Ticks by the writer of the log that *writer* finds, as long as it finds one."""
+
+    def tick() -> bool:
+        found = writer()
+        if found is None:
+            return False
+        try:
+            found.append([make_tick()])
+        except LogError:  # it has ended since; whoever comes after it is found the next time
+            return False
         return True
 
     return tick

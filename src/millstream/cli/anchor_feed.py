@@ -6,7 +6,7 @@ import click
 
 from millstream.anchoring.feed import AnchorFeed, Handed
 from millstream.cli.amounts import Duration
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import json_option, log_options, print_json, store_options
 from millstream.cli.stopping import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.node import Node
@@ -40,6 +40,7 @@ class Anchoring:
 @click.option("--every", type=Duration(), default="1m", show_default=True, help="How often what came is anchored.")
 @json_option
 @store_options
+@log_options
 def feed_command(settings: Settings, *, log: str, batches: str, once: bool, every: int, as_json: bool) -> None:
     """Anchor the batches of the log BATCHES, which `batch serve` or `pipeline batch --stream` has made of LOG.
 

@@ -11,7 +11,7 @@ import click
 
 from millstream.anchoring import LedgerEntry
 from millstream.anchoring.registry import OperationStatus, Outcome, Registry
-from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.common import data_options, json_option, log_options, print_json
 from millstream.core.errors import InputError
 from millstream.node import Node
 from millstream.settings import Settings
@@ -52,6 +52,7 @@ def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
 @click.command()
 @click.option("--http", "address", default="127.0.0.1:8480", show_default=True, metavar="HOST:PORT")
 @data_options
+@log_options
 def serve(settings: Settings, address: str) -> None:
     """Run an instance of the registry of identifiers: HTTP in, anchors out, until SIGTERM, which finishes what runs.
 

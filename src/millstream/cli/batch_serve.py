@@ -13,7 +13,7 @@ from millstream.batching.service import BatchService
 from millstream.batching.ticks import ticks_between
 from millstream.cli.amounts import Duration
 from millstream.cli.anchor_feed import Anchoring, print_handed
-from millstream.cli.common import json_option, metrics_option, print_json, store_options
+from millstream.cli.common import json_option, log_options, metrics_option, print_json, store_options
 from millstream.cli.stopping import stop_on_signals
 from millstream.core.clock import Clock
 from millstream.core.collector import Collector
@@ -104,6 +104,7 @@ class Status:
 @metrics_option
 @json_option
 @store_options
+@log_options
 def serve_command(
     settings: Settings,
     *,

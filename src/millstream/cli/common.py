@@ -6,13 +6,13 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 import msgspec
 
-from millstream.core.errors import MillstreamError
-from millstream.settings import Settings, load_settings
+from millstream.cli.log_lines import begin_lines
+from millstream.settings import LogFormat, LogLevel, Settings, load_settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,6 +46,20 @@ def store_options(command: Command) -> Command:
     return with_store  # type: ignore[return-value]
 
 
+def log_options(command: Command) -> Command:
+    """Give *command*, whose first argument is the settings, ``--log-format`` and ``--log-level``, and log lines."""
+
+    @click.option("--log-format", type=click.Choice(get_args(LogFormat)), help="How log lines look (logging.format).")
+    @click.option("--log-level", type=click.Choice(get_args(LogLevel)), help="What is logged (logging.level).")
+    @functools.wraps(command)
+    def with_lines(settings: Settings, *args: Any, log_format: str | None, log_level: str | None, **kwargs: Any) -> Any:
+        debug = bool(click.get_current_context().find_root().params.get("debug"))
+        begin_lines(log_format or settings.logging.format, log_level or settings.logging.level, debug=debug)
+        return command(settings, *args, **kwargs)
+
+    return with_lines  # type: ignore[return-value]
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 
 metrics_option = click.option(
@@ -76,13 +90,3 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-def explain(error: Exception) -> str:
-    """*error* in one line for people. What is not raised on purpose also says how to see where it came from."""
-    if isinstance(error, MillstreamError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    first = str(error).strip().partition("\n")[0]
-    return f"unexpected {type(error).__name__}: {first} (`millstream --debug …` shows where)"

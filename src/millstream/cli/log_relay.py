@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.common import json_option, log_options, print_json, store_options
 from millstream.cli.stopping import stop_on_signals
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import LogSpec
@@ -61,6 +61,7 @@ class RelayStatus(msgspec.Struct, frozen=True):
 @click.option("--show-table", is_flag=True, help="Print that statement alone.")
 @json_option
 @store_options
+@log_options
 def relay(
     settings: Settings,
     source: str,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from millstream.cli.common import explain
+from millstream.cli.log_lines import explain
 from millstream.cli.mill_plans import held_lines
 from millstream.cli.mill_produce import left_out
 from millstream.core.clock import MICROSECONDS
@@ -58,26 +57,6 @@ def producing(node: Node, wake: Callable[[], None], say: Say) -> Iterator[None]:
         ended.set()
         for thread in threads:
             thread.join()
-
-
-@contextlib.contextmanager
-def complaining(say: Say) -> Iterator[None]:
-    """For the length of the block *say* gets a line for every warning of the mill, such as a queue that is away."""
-    logger, handler = logging.getLogger("millstream.mill"), _Saying(say)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-class _Saying(logging.Handler):
-    def __init__(self, say: Say) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._say(record.getMessage())
 
 
 def _producers(node: Node, wake: Callable[[], None]) -> list[_Producer]:

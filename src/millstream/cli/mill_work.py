@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import operator
 import signal
 import threading
@@ -13,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option
-from millstream.cli.mill_producing import complaining, producing
+from millstream.cli.common import data_options, json_option, log_options
+from millstream.cli.mill_producing import producing
 from millstream.cli.mill_progress import WorkStatus, print_tally
 from millstream.mill.monitor import Monitor, serve_figures
 from millstream.mill.tasks import QueueName
@@ -22,6 +23,8 @@ from millstream.mill.worker_pools import ALL, queues_of
 from millstream.mill.workers import Tally, WorkerManager
 from millstream.node import Node
 from millstream.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -33,6 +36,7 @@ from millstream.settings import Settings
 @click.option("--drain", is_flag=True, help="End when nothing is left to do.")
 @click.option("--monitor", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve figures of the queues.")
 @data_options
+@log_options
 @json_option
 def work(
     settings: Settings,
@@ -69,11 +73,10 @@ def work(
             managers[pool] = node.workers(*each, on_progress=functools.partial(show, pool))
         _stop_on_signals(managers)
         for pool, each in chosen.items():
-            click.echo(f"working on {', '.join(each)}{f' (pool {pool})' if pools else ''}", err=True)
-        click.echo("stop with Ctrl-C or SIGTERM", err=True)
-        say = functools.partial(click.echo, err=True)
-        loops = producing(node, lambda: wake_others(managers), say) if produce else contextlib.nullcontext()
-        with complaining(say), watching(node.monitor(*names), port), loops:
+            _log.info("working on %s%s", ", ".join(each), f" (pool {pool})" if pools else "")
+        _log.info("stop with Ctrl-C or SIGTERM")
+        loops = producing(node, lambda: wake_others(managers), _log.info) if produce else contextlib.nullcontext()
+        with watching(node.monitor(*names), port), loops:
             tally = run_pools(managers, drain)
     print_tally(tally, as_json)
     return 1 if tally.dead else 0
@@ -119,7 +122,7 @@ def watching(monitor: Monitor, port: int | None) -> Iterator[None]:
     server = None if port is None else serve_figures(lambda: monitor.figures, "127.0.0.1", port)
     threads = [threading.Thread(target=monitor.run, name="mill-monitor", daemon=True)]
     if server is not None:
-        click.echo(f"figures at http://127.0.0.1:{server.server_port}/workers and /metrics", err=True)
+        _log.info("figures at http://127.0.0.1:%s/workers and /metrics", server.server_port)
         threads.append(threading.Thread(target=server.serve_forever, name="mill-figures", daemon=True))
     for thread in threads:
         thread.start()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from millstream.cli.common import store_options
+from millstream.cli.common import log_options, store_options
 from millstream.console_settings import DEFAULT_ADDRESS
 from millstream.core.errors import InputError
 from millstream.settings import Settings, load_settings
@@ -24,11 +24,16 @@ if TYPE_CHECKING:
     from millstream.node import Node
 
 
+_log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class MissingConsoleError(InputError):
     """The console needs more packages: pip install 'millstream[serve]'."""
+
+
+class MissingRegistryError(InputError):
+    """The setting serve.registry_http needs more packages: pip install 'millstream[serve,sidetree]'."""
 
 
 class NothingToServeError(InputError):
@@ -45,6 +50,7 @@ class NothingToServeError(InputError):
 )
 @click.option("--no-console", is_flag=True, help="Run no console.")
 @store_options
+@log_options
 def serve(settings: Settings, broker: str, no_broker: bool, console: str | None, no_console: bool) -> None:
     """Run a node until it is interrupted: a broker that RocketMQ 5 clients of any language use, and the web console.
 
@@ -54,9 +60,12 @@ def serve(settings: Settings, broker: str, no_broker: bool, console: str | None,
     (`millstream config user`). Where the console's usual port is taken it chooses another and says which. The node
     moves and trims logs as the rules of the settings (log.rules), or those kept with them, say.
 
-    The settings (section serve) name what else this process does: batch logs and anchor the batches, work on tasks in
-    pools, put tasks on queues, anchor operations on identifiers. SIGTERM or Ctrl-C drains it: nothing new is begun,
-    what is in hand is finished, what was batched is anchored; a second one ends it at once, which loses nothing either.
+    The settings (section serve) name what else this process does: take in messages of MQTT brokers and of outboxes,
+    batch logs and anchor the batches, work on tasks in pools, put tasks on queues, anchor operations on identifiers and
+    take them over HTTP. What happens is logged on standard error, as JSON where that is no terminal.
+
+    SIGTERM or Ctrl-C drains it: nothing new is begun, what is in hand is finished, what was batched is anchored; a
+    second one ends it at once, which loses nothing either.
     """
     from millstream.messaging.broker.endpoints import read_place
     from millstream.node import Node
@@ -66,9 +75,9 @@ def serve(settings: Settings, broker: str, no_broker: bool, console: str | None,
     place = None if no_broker else read_place(broker)
     if console is not None:
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
-    with Node.open(settings, create=True) as node, node.upkeep(_complain):
+    with Node.open(settings, create=True) as node, node.upkeep(_log.warning):
         asyncio.run(_serve(node, place, with_console=not no_console, chosen=console is not None))
-        _complain("stopped")
+        _log.info("stopped")
 
 
 async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen: bool) -> None:
@@ -76,17 +85,19 @@ async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen:
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     _stop_on_signals(loop, stop)
-    roles = Roles(node, _complain, lambda: loop.call_soon_threadsafe(stop.set))
+    roles = Roles(node, lambda: loop.call_soon_threadsafe(stop.set))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(_running(roles))
         broker = None
         if place is not None:
             broker = await stack.enter_async_context(node.broker(place))
             print(f"broker ready on {place.host}:{broker.port}", flush=True)
+        if node.settings.serve.registry_http:
+            await _serve_registry(stack, node)
         if with_console:
             await _serve_console(stack, node, broker, chosen=chosen)
         await stop.wait()
-        _complain("stopping: what is in hand is finished; a second signal ends it at once")
+        _log.info("stopping: what is in hand is finished; a second signal ends it at once")
         roles.stop()
 
 
@@ -110,8 +121,17 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> No
         loop.add_signal_handler(number, ask)
 
 
-def _complain(text: str) -> None:
-    print(f"millstream: {text}", file=sys.stderr, flush=True)
+async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> None:
+    try:
+        from millstream.rest.registry import registry_app
+        from millstream.rest.server import serving
+    except ImportError as error:
+        raise MissingRegistryError from error
+    from millstream.messaging.broker.endpoints import Place, read_place
+
+    place = read_place(node.settings.serve.registry_http)
+    port = await stack.enter_async_context(serving(registry_app(node.registry), place.host, place.port))
+    print(f"registry ready on http://{Place(place.host, port)}", flush=True)
 
 
 async def _serve_console(
@@ -126,7 +146,7 @@ async def _serve_console(
     except ImportError as error:
         if chosen or broker is None:
             raise MissingConsoleError from error
-        _complain(f"no console: {MissingConsoleError.__doc__}")
+        _log.warning("no console: %s", MissingConsoleError.__doc__)
         return
     from millstream.messaging.broker.endpoints import read_place
 

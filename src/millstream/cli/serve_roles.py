@@ -1,55 +1,65 @@
-"""What one process of a node does beside broker and console: it batches, anchors, works, and puts tasks on queues."""
+"""What one process of a node does beside broker and console: take in, batch, anchor, work, put tasks on queues."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.cli.anchor_feed import Anchoring
-from millstream.cli.mill_producing import complaining, producing
+from millstream.cli.intake import Ingest, relaying, run_relay
+from millstream.cli.mill_producing import producing
 from millstream.cli.mill_work import run_pools, wake_others, watching
+from millstream.core.collector import Collector
 from millstream.core.errors import MillstreamError
 from millstream.mill.worker_pools import queues_of
 
 if TYPE_CHECKING:
+    from millstream.batching.ticks import Ticker
+    from millstream.log import Writer
     from millstream.mill.workers import Tally, WorkerManager
     from millstream.node import Node
+    from millstream.settings import IngestRole, RelayRole
 
-Say = Callable[[str], None]
+_log = logging.getLogger(__name__)
 
 
 class Roles:
     """The roles of *node* that its settings name (section ``serve``), each in threads of its own within the block.
 
     :meth:`stop` asks them to end what they have in hand and to begin nothing more; the end of the block waits for
-    that. When one fails, *failed* is called, and the end of the block raises its error. *say* gets a line for each
-    role that begins, and for what it did.
+    that. When one fails, *failed* is called, and the end of the block raises its error. A line is logged for each role
+    that begins, and for what it did.
     """
 
-    def __init__(self, node: Node, say: Say, failed: Callable[[], object]) -> None:
-        self._node, self._say, self._failed = node, say, failed
+    def __init__(self, node: Node, failed: Callable[[], object]) -> None:
+        self._node, self._failed = node, failed
         self._settings = node.settings.serve
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._managers: dict[str, WorkerManager] = {}
+        self._writers: dict[str, Callable[[], Writer | None]] = {}
         self._errors: list[Exception] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Roles:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(complaining(self._say))
-            if self._settings.registry:
+            for log, broker in self._settings.ingest.items():
+                stack.enter_context(self._ingest(log, broker))
+            for log, outbox in self._settings.relay.items():
+                stack.enter_context(self._relay(log, outbox))
+            if self._settings.registry or self._settings.registry_http:
                 stack.enter_context(self._registry())
             for log, output in self._settings.batching.items():
                 self._add(f"batching {log}", self._batching(log, output))
             if self._settings.workers:
                 stack.enter_context(self._workers(self._settings.workers))
             if self._settings.producers:
-                self._say("producing tasks of duplication, of bit checks and of storage statistics")
-                stack.enter_context(producing(self._node, lambda: wake_others(self._managers), self._say))
+                _log.info("producing tasks of duplication, of bit checks and of storage statistics")
+                stack.enter_context(producing(self._node, lambda: wake_others(self._managers), _log.info))
             self._stack = stack.pop_all()
         for thread in self._threads:  # not before every role is known to be one that can begin
             thread.start()
@@ -75,21 +85,59 @@ class Roles:
                 run()
             except Exception as error:
                 self._errors.append(error)
-                self._say(f"{name} has ended: {error}" if isinstance(error, MillstreamError) else f"{name} has failed")
+                if isinstance(error, MillstreamError):
+                    _log.error("%s has ended: %s", name, error)
+                else:
+                    _log.exception("%s has failed", name)
                 self._failed()
 
         self._threads.append(threading.Thread(target=guarded, name=name))
 
-    def _batching(self, log: str, output: str) -> Callable[[], None]:
-        """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
-        from millstream.batching.ticks import ticks_between
+    @contextlib.contextmanager
+    def _ingest(self, log: str, role: IngestRole) -> Iterator[None]:
+        """Takes messages of a broker into *log* until it is stopped."""
+        figures, say = Collector(), functools.partial(_log.info, "ingest into %s: %s", log)
+        with Ingest(log, role).opened(self._node, figures, say) as (writer, take):
+            self._writers[log] = lambda: writer
+
+            def run() -> None:
+                take(self._stopping.is_set)
+                records = figures.figures().by_label("ingest_records_total", "").get("", 0)
+                aside = sum(figures.figures().by_label("ingest_rejects_total", "reason").values())
+                say(f"it has ended: {records:,} records, {aside:,} messages put aside")
+
+            self._add(f"ingest into {log}", run)
+            yield
+
+    @contextlib.contextmanager
+    def _relay(self, log: str, role: RelayRole) -> Iterator[None]:
+        """Moves an outbox into *log* until it is stopped."""
+        with relaying(log, role, self._node, self._stopping.is_set) as relay:
+            self._writers[log] = lambda: relay.writer
+            _log.info("relaying the table %s into %s", role.table, log)
+
+            def run() -> None:
+                done = run_relay(relay, role)
+                _log.info("relaying into %s has ended: %s messages, %s dead rows", log, done.messages, done.dead)
+
+            self._add(f"relay into {log}", run)
+            yield
+
+    def _ticker(self, log: str) -> Ticker:
+        """Ticks for *log*: by its writer where that is a role of this process, else by whoever finds it free."""
+        from millstream.batching.ticks import ticks_between, ticks_by_whoever_writes
         from millstream.log import LogSpec
 
+        if log in self._writers:
+            return ticks_by_whoever_writes(self._writers[log])
+        return ticks_between(self._node.store.log(LogSpec(log), create=False), self._node.clock)
+
+    def _batching(self, log: str, output: str) -> Callable[[], None]:
+        """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
         node = self._node
-        source = node.store.log(LogSpec(log), create=False)
-        service = node.batch_service(log, output, ticks=ticks_between(source, node.clock))
+        service = node.batch_service(log, output, ticks=self._ticker(log))
         anchoring = Anchoring(node.anchor_feed(log, output), node.clock, self._settings.anchor_every)
-        self._say(f"batching {log} into {output}, and anchoring")
+        _log.info("batching %s into %s, and anchoring", log, output)
 
         def stopped() -> bool:
             anchoring.when_due()
@@ -99,7 +147,7 @@ class Roles:
             service.run(stopped)
             anchoring.feed.step(force=True)
             total = anchoring.feed.total
-            self._say(f"batching {log} has ended: {total.batches:,} batches handed over, {total.anchors:,} anchors")
+            _log.info("batching %s has ended: %s batches handed over, %s anchors", log, total.batches, total.anchors)
 
         return run
 
@@ -112,11 +160,11 @@ class Roles:
 
         for pool, names in chosen.items():
             self._managers[pool] = self._node.workers(*names, on_progress=functools.partial(show, pool))
-            self._say(f"working on {', '.join(names)} (pool {pool})")
+            _log.info("working on %s (pool %s)", ", ".join(names), pool)
 
         def run() -> None:
             tally = run_pools(self._managers, drain=False)
-            self._say(f"workers have ended: {tally.done:,} tasks done, {tally.dead:,} dead")
+            _log.info("workers have ended: %s tasks done, %s dead", tally.done, tally.dead)
 
         every = dict.fromkeys(name for names in chosen.values() for name in names)
         with watching(self._node.monitor(*every), None):
@@ -125,7 +173,7 @@ class Roles:
 
     @contextlib.contextmanager
     def _registry(self) -> Iterator[None]:
-        self._say("cutting and anchoring operations on identifiers")
+        _log.info("cutting and anchoring operations on identifiers")
         with self._node.registry as registry:
             registry.start()
             yield

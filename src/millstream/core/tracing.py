@@ -35,6 +35,16 @@ def is_on() -> bool:
     return type(api.get_tracer_provider()).__name__ not in ("ProxyTracerProvider", "NoOpTracerProvider")
 
 
+def current() -> tuple[str, str] | None:
+    """The ids of the trace and of the span that this code runs in, as hexadecimal; None where nobody traces."""
+    if not is_on():
+        return None
+    from opentelemetry import trace
+
+    context = trace.get_current_span().get_span_context()
+    return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
+
+
 @contextlib.contextmanager
 def span(
     name: str, *, parent: str | None = None, links: Iterable[str] = (), began: int | None = None, **facts: Any

@@ -41,7 +41,9 @@ class PortError(InputError):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp, host: str, port: int, *, end: Callable[[], None]) -> AsyncIterator[int]:
+async def serving(
+    app: ASGIApp, host: str, port: int, *, end: Callable[[], object] = lambda: None
+) -> AsyncIterator[int]:
     """Serve *app* in this event loop for the length of the block, which gets the port; signals are the caller's.
 
     *end* is called before requests that run are waited for. Raises :class:`PortError`.

@@ -21,6 +21,7 @@ from millstream.settings.sections import (
     SettingsError,
     StoreSettings,
 )
+from millstream.settings.serving import IngestRole, LogFormat, LoggingSettings, LogLevel, RelayRole
 
 __all__ = [
     "FILE_NAME",
@@ -29,9 +30,14 @@ __all__ = [
     "AnchoringSettings",
     "BatchingSettings",
     "BrakeSettings",
+    "IngestRole",
+    "LogFormat",
+    "LogLevel",
     "LogSettings",
+    "LoggingSettings",
     "ProduceSettings",
     "RegistrySettings",
+    "RelayRole",
     "Settings",
     "SettingsError",
     "StoreSettings",

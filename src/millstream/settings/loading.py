@@ -132,6 +132,12 @@ _RULE: dict[str, Callable[[Any], int]] = {
     **dict.fromkeys(("max_age", "keep_age"), parse_duration),
     **dict.fromkeys(("max_bytes", "cap_bytes", "segment_bytes", "keep_bytes"), parse_size),
 }
+_NAMED: dict[str, dict[str, Callable[[Any], int]]] = {
+    "stores": {"most_bytes": parse_size},
+    "serve.ingest": {"expiry": parse_duration, "max_payload": parse_size},
+    "serve.relay": {"poll": parse_duration, "bytes": parse_size},
+}
+"""The lengths of time and the sizes in the tables of sections that have one for each name."""
 
 
 def _with_amounts(values: dict[str, Any]) -> dict[str, Any]:
@@ -142,9 +148,10 @@ def _with_amounts(values: dict[str, Any]) -> dict[str, Any]:
         tables = _inner(values, section)
         for number, table in enumerate(tables if isinstance(tables, list) else (), start=1):
             _parse_members(table, parsers, f"{section} {number}", ", ")
-    stores = _inner(values, "stores")
-    for name, store in stores.items() if isinstance(stores, dict) else ():
-        _parse_members(store, {"most_bytes": parse_size}, f"stores.{name}")
+    for section, parsers in _NAMED.items():
+        named = _inner(values, section)
+        for name, table in named.items() if isinstance(named, dict) else ():
+            _parse_members(table, parsers, f"{section}.{name}")
     return values
 
 

@@ -21,6 +21,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.log.rules import LogRule
 from millstream.messaging.broker.settings import BrokerSettings
+from millstream.settings.serving import LoggingSettings, ServeSettings
 
 DEFAULT_DATA = "./millstream-data"
 PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
@@ -286,22 +287,6 @@ class PipelineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_jobs: Duration = Duration(30 * 24 * 3600 * MICROSECONDS)
 
 
-class ServeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `millstream serve` does beside its broker and its console, so that one process is a whole node.
-
-    ``batching`` names logs, and for each the log that gets its batches (``weather = "weather.batches"``); they are
-    anchored every ``anchor_every``. ``workers`` are pools (``["all"]``, those of ``mill.pools``) that work on tasks;
-    with ``producers`` the looping producers put them on the queues. With ``registry`` operations on identifiers are
-    cut and anchored.
-    """
-
-    batching: Mapping[str, str] = msgspec.field(default_factory=dict)
-    anchor_every: Duration = Duration(60 * MICROSECONDS)
-    workers: tuple[str, ...] = ()
-    producers: bool = False
-    registry: bool = False
-
-
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a node is told. ``data`` is its folder; ``stores`` are its storage providers by id."""
 
@@ -317,6 +302,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: PipelineSettings = PipelineSettings()
     console: ConsoleSettings = ConsoleSettings()
     serve: ServeSettings = ServeSettings()
+    logging: LoggingSettings = LoggingSettings()
 
     @property
     def folder(self) -> Path:

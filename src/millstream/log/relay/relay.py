@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
@@ -43,6 +44,8 @@ class Relay:
         self._clock = clock
         self._stopped = stopped
         self.relayed = Relayed()
+        self.writer: Writer | None = None
+        """The log's writer, while it is this relay's: for others of this process that have something to append."""
 
     def run(self) -> Iterator[Relayed]:
         """Move all rows that are there; yields after each batch, and when there is nothing more.
@@ -51,7 +54,7 @@ class Relay:
         has a writer, :class:`FencedError`, :class:`PoisonRowError`, :class:`OutboxTakenError`, :class:`StorageError`.
         """
         progress = self._outbox.progress()
-        with self._log.writer(progress.producer) as writer:
+        with self._writing(progress) as writer:
             yield from self._move_all(writer)
 
     def follow(self, *, longest_pause: float = 0.5, standby: bool = False) -> Iterator[Relayed]:
@@ -77,13 +80,22 @@ class Relay:
     def _follow(self, longest_pause: float) -> Iterator[Relayed]:
         progress = self._outbox.progress()
         pause = SHORTEST_PAUSE
-        with self._log.writer(progress.producer) as writer:
+        with self._writing(progress) as writer:
             while not self._stopped():
                 before = self.relayed.batches
                 yield from self._move_all(writer)
                 pause = SHORTEST_PAUSE if self.relayed.batches != before else min(2 * pause, longest_pause)
                 if not self._stopped():
                     self._clock.sleep(pause)
+
+    @contextlib.contextmanager
+    def _writing(self, progress: Progress) -> Iterator[Writer]:
+        with self._log.writer(progress.producer) as writer:
+            self.writer = writer
+            try:
+                yield writer
+            finally:
+                self.writer = None
 
     def _move_all(self, writer: Writer) -> Iterator[Relayed]:
         progress = self._settled(writer)

@@ -1,0 +1,93 @@
+"""The sections of what one process does: its roles, and its log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from millstream.core.amounts import Duration
+from millstream.core.clock import MICROSECONDS
+from millstream.ingest.moments import Unit
+from millstream.ingest.options import Protocol
+
+LogFormat = Literal["auto", "console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class LoggingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Log lines of commands that run on and on, on standard error. ``format`` is ``console``, for people, ``json``, an
+    object a line, or ``auto``: ``console`` on a terminal, ``json`` elsewhere. ``level`` and what is worse is written:
+    ``debug``, ``info``, ``warning`` or ``error``.
+    """
+
+    format: LogFormat = "auto"
+    level: LogLevel = "info"
+
+
+class IngestRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A broker of MQTT whose messages go into a log; the options are those of `millstream ingest mqtt`."""
+
+    url: str
+    topics: tuple[str, ...]
+    rejects: str = ""
+    qos: Literal[0, 1, 2] = 1
+    protocol: Protocol = "5"
+    client_id: str = ""
+    in_flight: int = 1000
+    max_payload: int = 1 << 20
+    expiry: Duration = Duration(7 * 86_400 * MICROSECONDS)
+    retained: bool = True
+    shape: str = "auto"
+    source: str = "topic/:-1"
+    key: str = "topic/-1"
+    time: str = "$.time"
+    unit: Unit = "s"
+    value: str = "$"
+
+
+class RelayRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An application's outbox that is moved into a log; the options are those of `millstream log relay`."""
+
+    url: str
+    table: str = "outbox"
+    id: str = "id"
+    body: str = "body"
+    key: str = "key"
+    source: str = "source"
+    event_time: str = "event_time"
+    headers: str = "headers"
+    mark: str = ""
+    bad: Literal["stop", "dead"] = "stop"
+    rows: int = 5000
+    bytes: int = 8 << 20
+    poll: Duration = Duration(MICROSECONDS // 2)
+    standby: bool = False
+
+
+class ServeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `millstream serve` does beside its broker and its console, so that one process is a whole node.
+
+    ``ingest`` has a table for each log that gets the messages of an MQTT broker (``[serve.ingest.weather]`` with
+    ``url``, ``topics`` and the other options of `millstream ingest mqtt`), ``relay`` one for each log that gets an
+    application's outbox (``url`` and the other options of `millstream log relay`). ``batching`` names logs, and for
+    each the log that gets its batches (``weather = "weather.batches"``); they are anchored every ``anchor_every``.
+    ``workers`` are pools (``["all"]``, those of ``mill.pools``) that work on tasks; with ``producers`` the looping
+    producers put them on the queues. With ``registry`` operations on identifiers are cut and anchored;
+    ``registry_http`` (``HOST:PORT``) takes them over HTTP as well. That has no users: keep it on this machine, behind
+    a proxy that knows who may write.
+    """
+
+    ingest: Mapping[str, IngestRole] = msgspec.field(default_factory=dict)
+    relay: Mapping[str, RelayRole] = msgspec.field(default_factory=dict)
+    batching: Mapping[str, str] = msgspec.field(default_factory=dict)
+    anchor_every: Duration = Duration(60 * MICROSECONDS)
+    workers: tuple[str, ...] = ()
+    producers: bool = False
+    registry: bool = False
+    registry_http: str = ""
+
+    def __post_init__(self) -> None:
+        for name in self.ingest.keys() & self.relay.keys():
+            raise ValueError(f"ingest and relay both write the log {name!r}; a log has one writer, so name another log")
