@@ -92,22 +92,6 @@ def test_config_show_tells_where_a_setting_comes_from(
     assert {"setting": "data", "value": str(tmp_path), "origin": "flag"} in rows
 
 
-def test_doctor_says_what_is_there(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    run(["doctor", "--json", "--data", str(tmp_path)])
-    checks = {row["name"]: row for row in map(json.loads, capfdbinary.readouterr().out.splitlines())}
-    assert checks["Python"]["ok"]
-    assert checks["PySpark"]["ok"]
-    assert all(check["ok"] or check["fix"] for check in checks.values())
-
-
-def test_doctor_finds_a_folder_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import shutil
-
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    assert run(["doctor", "--data", str(tmp_path)]) == 1
-
-
 @pytest.mark.parametrize(
     "arguments",
     [["prove", "weather", "1"], ["anchor", "ledger"], ["anchor", "replay"], ["mill", "check"], ["mill", "duplicate"]],

@@ -1,0 +1,118 @@
+"""What the doctor looks at on the machine: Python, SQLite, folders, clock, limits, forks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millstream.cli.common import size_text
+from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.settings import Settings
+
+NEEDED_BYTES = 2_000_000_000
+"""Free space that the demo needs at most, its copies included."""
+
+OPEN_FILES = 4096
+"""Files and connections that a node with a few thousand clients has open."""
+
+_UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
+_AHEAD_SECONDS = 60
+_TIMEX_BYTES = 512  # more than a struct timex has on any architecture
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at. ``needed_for`` names what does not work without it; ``fix`` is a command.
+
+    What is ``optional`` is not needed by the node's settings.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    needed_for: str
+    fix: str = ""
+    optional: bool = False
+
+
+def look_at_machine(settings: Settings, clock: Clock | None = None) -> Iterator[Check]:
+    """Python, SQLite, the folders of *settings*, the clock, and the limits of the process."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check("Python", sys.version_info >= (3, 11), version, "everything", "apt-get install python3 python3-venv")
+    yield _sqlite()
+    yield _folder("data folder", settings.folder, "the node", NEEDED_BYTES)
+    if not settings.policy_space:
+        yield _folder("policies", settings.policy_folder, "policies of duplication")
+    yield _folder("temporary files", Path(tempfile.gettempdir()), "Spark, and uploads to S3")
+    yield _clock(settings.folder, clock or SystemClock())
+    yield _synchronised()
+    yield _open_files()
+    yield _forks()
+
+
+def _sqlite() -> Check:
+    version, ok = sqlite3.sqlite_version, sqlite3.sqlite_version_info >= (3, 35)
+    return Check("SQLite", ok, version, "the log (3.35 or newer)", "apt-get install libsqlite3-0, or a newer Python")
+
+
+def _folder(name: str, folder: Path, needed_for: str, least: int = 0) -> Check:
+    """Whether something can be written to *folder*, or to where it would be made, and *least* bytes are free."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"millstream")
+            file.flush()
+    except OSError as error:
+        fix = f"chown $USER {place}, or name another with --data DIR"
+        return Check(name, False, f"{place} cannot be written to: {error.strerror}", needed_for, fix)
+    free = shutil.disk_usage(place).free
+    fix = f"free {size_text(least - free)} on its disk, or name another with --data DIR" if free < least else ""
+    return Check(name, free >= least, f"{folder}: {size_text(free)} free", needed_for, fix)
+
+
+def _clock(folder: Path, clock: Clock) -> Check:
+    """Whether the clock is not behind what was written last: ids of time would go back with it."""
+    now = clock.now() / MICROSECONDS
+    last = max((path.stat().st_mtime for path in folder.glob("*.db")), default=0.0)
+    text = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%SZ}"
+    if last > now + _AHEAD_SECONDS:
+        text += f", but the node wrote at {datetime.fromtimestamp(last, UTC):%Y-%m-%d %H:%M:%SZ}"
+    needed_for = "receive times, leases and certificates"
+    return Check("clock", last <= now + _AHEAD_SECONDS, text, needed_for, "timedatectl set-ntp true")
+
+
+def _synchronised() -> Check:
+    """Whether the kernel keeps the clock in step with others (adjtimex)."""
+    name, needed_for = "clock in step", "several hosts that share work"
+    try:
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    except (AttributeError, OSError):
+        return Check(name, True, "cannot be asked on this system", needed_for)
+    found = "not synchronised" if state == _UNSYNCHRONISED else "synchronised"
+    return Check(name, state != _UNSYNCHRONISED, found, needed_for, "timedatectl set-ntp true", optional=True)
+
+
+def _open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fix = f"ulimit -n {min(hard, 65_536) if hard > 0 else 65_536} (systemd: LimitNOFILE=65536)"
+    needed_for = "thousands of clients of one node"
+    return Check("open files", not 0 < soft < OPEN_FILES, f"{soft:,} allowed", needed_for, fix, optional=True)
+
+
+def _forks(environment: Any = os.environ) -> Check:
+    """gRPC's own handlers of forks crash children now and then; our clients leave them off."""
+    on = environment.get("GRPC_ENABLE_FORK_SUPPORT", "0").lower() in ("1", "true", "yes")
+    found = "GRPC_ENABLE_FORK_SUPPORT is on" if on else "clients of a broker are started after a fork, or with spawn"
+    return Check(
+        "gRPC and forks", not on, found, "processes that fork and send", "unset GRPC_ENABLE_FORK_SUPPORT", optional=True
+    )

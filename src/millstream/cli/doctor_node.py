@@ -1,0 +1,139 @@
+"""What the doctor looks at because the settings name it: servers, stores, keys, and the packages for them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from millstream.cli.doctor_machine import Check
+from millstream.core.errors import MillstreamError
+from millstream.settings import Settings
+
+_SECONDS = 3.0
+_PORTS = {
+    "mysql": 3306, "mariadb": 3306, "postgresql": 5432, "amqp": 5672, "amqps": 5671, "rocketmq": 8081, "mqtt": 1883,
+    "mqtts": 8883, "http": 80, "https": 443,
+}  # fmt: skip
+_EXTRAS = {
+    "mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "amqp": "rabbitmq", "amqps": "rabbitmq",
+    "rocketmq": "messaging", "mqtt": "mqtt", "mqtts": "mqtt", "s3": "s3",
+}  # fmt: skip
+
+
+def needed_extras(settings: Settings, environment: Mapping[str, str]) -> frozenset[str]:
+    """The extras of the package that *settings* ask for, and variables of OpenTelemetry in *environment*."""
+    needed = {_EXTRAS[scheme] for url in _urls(settings).values() if (scheme := urlsplit(url).scheme) in _EXTRAS}
+    if settings.serve.registry or settings.serve.registry_http:
+        needed.add("sidetree")
+    if settings.serve.registry_http or settings.console.users:
+        needed.add("serve")
+    if settings.pipeline.master != type(settings.pipeline)().master:
+        needed.add("pipeline")
+    if any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in environment):
+        needed.add("telemetry")
+    return frozenset(needed)
+
+
+def look_at_node(settings: Settings) -> Iterator[Check]:
+    """The servers and stores that *settings* name, each asked whether it is there; none is changed."""
+    if settings.log_url.startswith(("mysql:", "postgresql:")):
+        yield from _database(settings.log_url)
+    for setting, url in _urls(settings).items():
+        if setting != "log.store":
+            yield from _server(setting, url)
+    for name, url in settings.store_urls.items():
+        if url.startswith("file:") and not settings.owns(name):
+            yield _local_store(name, url)
+    yield from _access(settings)
+
+
+def _urls(settings: Settings) -> dict[str, str]:
+    """The URLs of servers in *settings*, by the name of the setting."""
+    urls = {
+        "log.store": settings.log_url,
+        "queue.broker": settings.queue.broker,
+        "queue.database": settings.queue.database,
+        "registry.database": settings.registry.database,
+        "anchoring.cas": settings.anchoring.cas,
+        **{f"stores.{name}": url for name, url in settings.store_urls.items()},
+        **{f"serve.ingest.{name}": role.url for name, role in settings.serve.ingest.items()},
+        **{f"serve.relay.{name}": role.url for name, role in settings.serve.relay.items()},
+    }
+    return {setting: url for setting, url in urls.items() if urlsplit(url).scheme in _EXTRAS}
+
+
+def _server(setting: str, url: str) -> Iterator[Check]:
+    """Whether somebody listens where *url* says; an S3 store without an endpoint is Amazon's, and is not called."""
+    if url.startswith("s3:"):
+        endpoint = parse_qs(urlsplit(url).query).get("endpoint")
+        if not endpoint:
+            return
+        url = endpoint[0]
+    fix = f"start the server, or mend the setting {setting}"
+    parts, needed_for = urlsplit(url), "what the setting is for"
+    try:
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError as error:
+        yield Check(setting, False, f"the URL cannot be read: {error}", needed_for, f"mend the setting {setting}")
+        return
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=_SECONDS):
+            yield Check(setting, True, f"{parts.hostname}:{port} answers", needed_for)
+    except OSError as error:
+        yield Check(setting, False, f"{parts.hostname}:{port} does not answer: {error}", needed_for, fix)
+
+
+def _local_store(name: str, url: str) -> Check:
+    folder = Path(unquote(urlsplit(url).path))
+    found = f"{folder} is there" if folder.is_dir() else f"{folder} is not there"
+    fix = f"mount its disk; or, for a new store, mkdir -p {folder}"
+    return Check(f"stores.{name}", folder.is_dir(), found, "the store", fix)
+
+
+def _access(settings: Settings) -> Iterator[Check]:
+    """Whether the broker's keys and certificates, and the roles of the settings, can be used as they are written."""
+    from millstream.cli.intake import Ingest
+
+    for log, role in settings.serve.ingest.items():
+        try:
+            Ingest(log, role)
+        except MillstreamError as error:
+            yield Check(f"ingest {log}", False, str(error), "millstream serve", f"mend [serve.ingest.{log}]")
+    if settings.broker == type(settings.broker)():
+        return
+    try:
+        from millstream.messaging.broker.access import read_keyring
+        from millstream.messaging.broker.tls import read_tls
+
+        read_keyring(settings.broker.keys)
+        read_tls(settings.broker)
+        yield Check("broker", True, "keys and certificates can be used", "clients of the broker")
+    except MillstreamError as error:
+        yield Check("broker", False, str(error), "clients of the broker", "mend the section broker of the settings")
+    except ImportError:
+        return  # which the extra messaging says
+
+
+def _database(url: str) -> Iterator[Check]:
+    from millstream.log import mysql, postgres
+    from millstream.log.mysql import server as mysql_server
+    from millstream.log.nerve import is_nerve, parse_nerve
+    from millstream.log.postgres import server as postgres_server
+
+    is_postgres = url.startswith("postgresql:")
+    shipped = (postgres_server if is_postgres else mysql_server).CONFIGURATION
+    try:
+        version, compared = (
+            postgres_server.compare_server(postgres.parse_place(url))
+            if is_postgres
+            else mysql_server.compare_server(parse_nerve(url).database if is_nerve(url) else mysql.parse_place(url))
+        )
+    except MillstreamError as error:
+        yield Check("log server", False, str(error), "the log", f"start it with the settings in {shipped}")
+        return
+    yield Check("log server", True, version, "the log")
+    for setting in compared:
+        needed_for = "a log that survives a power loss" if setting.guards_durability else "a fast log"
+        yield Check(setting.name, setting.ok, setting.found, needed_for, setting.fix)
