@@ -22,7 +22,7 @@ from millstream.core.message import Message as Plain
 from millstream.log import LogSpec
 from millstream.messaging.broker.endpoints import Place
 from millstream.messaging.broker.topic import TopicSpec
-from millstream.messaging.client import Message, Producer
+from millstream.messaging.client import Message, Producer, PushConsumer, SimpleConsumer
 from millstream.node import Node
 from millstream.settings import load_settings
 
@@ -38,6 +38,25 @@ async def produce(node):
             with trace.get_tracer("shop").start_as_current_span("order"):
                 await producer.send(Message("weather", b"17", keys=("a",)))
             await producer.send_many([Message("weather", b"18", keys=("b",)), Message("weather", b"19", keys=("c",))])
+        await consume(f"127.0.0.1:{broker.port}")
+
+async def consume(endpoints):
+    handled, all_handled = [], asyncio.Event()
+
+    async def handle(message):
+        with trace.get_tracer("kitchen").start_as_current_span("cook"):
+            handled.append(message)
+        if len(handled) == 3:
+            all_handled.set()
+
+    async with PushConsumer(endpoints, "kitchen", {"weather": "*"}, handle), asyncio.timeout(30):
+        await all_handled.wait()
+    async with SimpleConsumer(endpoints, "cellar", {"weather": "*"}, await_duration=5) as consumer, asyncio.timeout(30):
+        received = 0
+        while received < 3:
+            messages = await consumer.receive(32)
+            await consumer.ack(*messages)
+            received += len(messages)
 
 settings, _ = load_settings({"data": sys.argv[1]})
 with Node.open(settings, create=True) as node:
@@ -80,13 +99,17 @@ def test_a_trace_leads_from_the_producer_to_the_anchor(tmp_path: Path) -> None:
     spans = [json.loads(line) for line in ran.stdout.splitlines()]
     (order,) = [span for span in spans if span[0] == "order"]
     of_order = {name: (own, parent, facts) for name, trace, own, parent, facts in spans if trace == order[1]}
-    assert set(of_order) == {"order", "send", "store", "batch", "anchor"}
-    for name, parent in (("send", "order"), ("store", "send"), ("batch", "send"), ("anchor", "batch")):
+    assert {"order", "send", "store", "consume", "cook", "batch", "anchor"} <= set(of_order)
+    relations = [("send", "order"), ("store", "send"), ("consume", "send"), ("cook", "consume")]
+    for name, parent in (*relations, ("batch", "send"), ("anchor", "batch")):
         assert of_order[name][1] == of_order[parent][0], name
     facts = of_order["anchor"][2]
     assert facts["millstream.log"] == "weather" and facts["millstream.anchor"] >= 1
     assert facts["millstream.batch"] == of_order["batch"][2]["millstream.batch"]
+    assert of_order["consume"][2]["millstream.group"] == "kitchen"
     names = Counter(span[0] for span in spans)
+    assert names["consume"] == 3
+    assert sum(span[4].get("millstream.messages", 0) for span in spans if span[0] == "receive") == 3
     assert (names["send"], names["batch"], names["anchor"]) == (2, 3, 3), "the untraced message has no part in it"
     assert names["cut"] == names["append to the ledger"] == names["read back"] >= 1
 

@@ -14,6 +14,7 @@ from millstream.anchoring.index import AnchorIndex
 from millstream.batching import EventBatch
 from millstream.core import tracing
 from millstream.core.clock import Clock, SystemClock
+from millstream.log import Log
 
 TRACE_HEADERS = frozenset({tracing.HEADER, "mq:trace"})
 """The headers that a trace may be in: ours, and what the broker makes of the field of the protocol."""
@@ -65,6 +66,28 @@ class Traces:
                 }
                 with tracing.span("anchor", parent=one.trace, began=one.since, file=place.uri, **facts):
                     del self._waiting[key]
+
+
+def trace_history(index: AnchorIndex, log: Log, first_id: int, last_id: int, *, after: int, began: int) -> int:
+    """Add the span ``anchor`` to the traces of those messages of *log*, of these ids, that anchors behind the entry
+    *after* hold, since *began* (microseconds); of :data:`MOST_WAITING` messages at most. Returns of how many.
+
+    A job over history hands batches over by the ten thousand, so it looks for traces once, at its end.
+    """
+    if not tracing.is_on():
+        return 0
+    found = 0
+    for part in log.read(first_id, last_id, columns=["id", "received_at", "headers"], gaps="none"):
+        for number, _, trace in _traced(pa.Table.from_batches([part.arrow])):
+            place = index.locate(log.name, number)
+            if place is None or place.number <= after:
+                continue
+            facts: dict[str, Any] = {"log": log.name, "message": number, "batch": place.batch, "anchor": place.number}
+            with tracing.span("anchor", parent=trace, began=began, file=place.uri, **facts):
+                found += 1
+            if found == MOST_WAITING:
+                return found
+    return found
 
 
 def _traced(messages: pa.Table) -> Iterator[tuple[int, int | None, str]]:

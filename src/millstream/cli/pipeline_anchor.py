@@ -11,6 +11,7 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.stopping import stop_on_signals
 from millstream.cli.stream_options import stream_options
+from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -59,6 +60,7 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
 
 
 def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any) -> Handed:
+    from millstream.anchoring.tracing import trace_history
     from millstream.pipeline.jobs.anchor import anchor_history
     from millstream.pipeline.jobs.batch import run_batch
 
@@ -68,7 +70,12 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
             spark, node.folder / "jobs", node.settings.log_url, log, rules,
             last_id=last_id, flush=flush, clock=node.clock,
         )  # fmt: skip
-    return anchor_history(job, log, node.batch_writer, rules.plain, clock=node.clock)
+    head, began = node.ledger.head(), node.clock.now()
+    done = anchor_history(job, log, node.batch_writer, rules.plain, clock=node.clock)
+    span, source = job.record.inputs, node.store.log(LogSpec(log), create=False)
+    after = head.number if head else 0
+    trace_history(node.batch_writer.index, source, span["first_id"], span["last_id"], after=after, began=began)
+    return done
 
 
 def _stream(

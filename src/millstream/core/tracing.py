@@ -10,21 +10,31 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from millstream.core.errors import InputError
+
+if TYPE_CHECKING:
+    from millstream.core.message import Message
 
 HEADER = "traceparent"
 MOST_LINKS = 128
 """Traces that one span is linked to: OpenTelemetry keeps no more by default."""
 
 _NAME = "millstream"
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 class MissingTelemetryError(InputError):
     """Traces are asked for (OTEL_EXPORTER_OTLP_ENDPOINT), and need more: pip install 'millstream[telemetry]'."""
+
+
+class TelemetryProtocolError(InputError):
+    """Traces are not sent in this protocol."""
 
 
 def is_on() -> bool:
@@ -69,36 +79,92 @@ def span(
         attributes={f"{_NAME}.{key}": value for key, value in facts.items() if value is not None},
         start_time=None if began is None else began * 1000,
     ) as made:
-        context = made.get_span_context()
-        yield f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+        yield _traceparent(made.get_span_context())
+
+
+@contextlib.contextmanager
+def entering(name: str, messages: Sequence[Message], **facts: Any) -> Iterator[Sequence[Message]]:
+    """*messages* on their way into a log, each with a span of this *name* for the length of the block.
+
+    They carry these spans from here on. A message that came in a trace (its header ``traceparent``) goes on in that,
+    others in the trace of the block around it, or in one that begins here. Where nobody traces they stay as they are.
+    """
+    if not is_on() or not messages:
+        yield messages
+        return
+    from opentelemetry import trace
+
+    tracer, here = trace.get_tracer(_NAME), trace.get_current_span()
+    attributes = {f"{_NAME}.{key}": value for key, value in facts.items()}
+    spans, carrying = [], []
+    for message in messages:
+        others = tuple(header for header in message.headers if header[0] != HEADER)
+        came = dict(message.headers).get(HEADER, b"").decode("ascii", "replace")
+        outer = _span_context(came) if came else None
+        around = here if outer is None else trace.NonRecordingSpan(outer)
+        spans.append(tracer.start_span(name, trace.set_span_in_context(around), attributes=attributes))
+        own = (HEADER, _traceparent(spans[-1].get_span_context()).encode("ascii"))
+        carrying.append(msgspec.structs.replace(message, headers=(*others, own)))
+    try:
+        yield carrying
+    except BaseException as error:
+        for each in spans:
+            each.record_exception(error)
+            each.set_status(trace.StatusCode.ERROR, str(error))
+        raise
+    finally:
+        for each in spans:
+            each.end()
 
 
 @contextlib.contextmanager
 def exporting() -> Iterator[None]:
     """Send traces of this process to where the environment says (``OTEL_EXPORTER_OTLP_ENDPOINT``), if it does.
 
-    The usual variables of OpenTelemetry hold (``OTEL_SERVICE_NAME``, ``OTEL_TRACES_SAMPLER`` …). What is left at the
-    end is sent then. Raises :class:`MissingTelemetryError` where the packages are missing.
+    The usual variables of OpenTelemetry hold (``OTEL_SERVICE_NAME``, ``OTEL_TRACES_SAMPLER``,
+    ``OTEL_EXPORTER_OTLP_PROTOCOL``: ``grpc``, the default here, or ``http/protobuf``). What is left at the end is sent
+    then. Raises :class:`MissingTelemetryError` where the packages are missing, and :class:`TelemetryProtocolError`.
     """
     if is_on() or not any(os.environ.get(name) for name in _ENDPOINTS):
         yield
         return
     try:
         from opentelemetry import trace
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        exporter = _exporter()
     except ImportError as error:
         raise MissingTelemetryError from error
 
     provider = TracerProvider(resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _NAME)}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     try:
         yield
     finally:
         provider.shutdown()
+
+
+def _exporter() -> Any:
+    """What sends spans in the protocol that the environment names."""
+    protocol = next((found for name in _PROTOCOLS if (found := os.environ.get(name))), "grpc")
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc
+
+        return by_grpc.OTLPSpanExporter()
+    if protocol == "http/protobuf":
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as by_http
+
+        return by_http.OTLPSpanExporter()
+    raise TelemetryProtocolError(
+        f"traces are not sent by {protocol[:40]!r}: OTEL_EXPORTER_OTLP_PROTOCOL is grpc or http/protobuf"
+    )
+
+
+def _traceparent(context: Any) -> str:
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
 def _span_context(traceparent: str) -> Any:

@@ -13,6 +13,7 @@ from itertools import chain, repeat
 
 import msgspec
 
+from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.core.message import Message
 from millstream.core.metrics import Metrics
@@ -105,7 +106,8 @@ class MqttIngest:
         fresh = [arrival for arrival in intake.arrivals if not self._receipts.is_stored(arrival)]
         found = self._sort(fresh)
         if found.records:
-            self._records.append(found.records)
+            with tracing.entering("ingest", found.records) as records:
+                self._records.append(records)
         if found.rejects:
             self._rejects.append(found.rejects)
         self._receipts.stored(arrival.packet for arrival in fresh if arrival.qos == 2)

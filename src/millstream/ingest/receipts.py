@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pyarrow.compute as pc
 
+from millstream.core import tracing
 from millstream.core.durable import write_durably
 from millstream.core.message import Message
 from millstream.ingest.arrival import Arrival
@@ -104,7 +105,11 @@ class Receipts:
 
 
 def marked(messages: Sequence[Message], arrival: Arrival) -> Sequence[Message]:
-    """*messages* with the packet identifier of *arrival* on the first, where it will be needed, and its kind."""
+    """*messages* with the packet identifier of *arrival* on the first, where it will be needed, and its kind; all of
+    them with its trace."""
+    if arrival.trace:
+        own = (tracing.HEADER, arrival.trace.encode("ascii", "replace"))
+        messages = [msgspec.structs.replace(each, headers=(*each.headers, own)) for each in messages]
     headers: list[tuple[str, bytes]] = []
     if arrival.qos == 2:
         headers.append((PACKET_HEADER, b"%d" % arrival.packet))

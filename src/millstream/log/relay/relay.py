@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.core.retry import RetryPolicy
 from millstream.log.errors import LogError, WriterBusyError
@@ -132,7 +133,8 @@ class Relay:
 
     def _append(self, writer: Writer, batch: Batch) -> None:
         if batch.messages:
-            writer.append(list(batch.messages), sequence=batch.progress.number)
+            with tracing.entering("relay", batch.messages, log=self._log.name) as messages:
+                writer.append(list(messages), sequence=batch.progress.number)
         self._count(batch, 1, writer)
 
     def _next_number(self, progress: Progress, writer: Writer) -> int:

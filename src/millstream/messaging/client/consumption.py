@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from millstream.core import tracing
 from millstream.messaging.client.backoff import Backoff
 from millstream.messaging.client.consumer import Consumer
 from millstream.messaging.client.errors import ClientError, InvalidHandleError
@@ -103,7 +104,11 @@ class Consumption:
     async def _handle(self, message: Received) -> bool:
         begin = self._consumer.clock.monotonic()
         try:
-            succeeded = await self._listener(message) is not False
+            with tracing.span(
+                "consume", parent=message.properties.get(tracing.HEADER), topic=message.topic,
+                group=self._consumer.group, message=message.message_id, attempt=message.attempt,
+            ):  # fmt: skip
+                succeeded = await self._listener(message) is not False
         except Exception:
             _log.exception("the listener failed with message %s of %s", message.message_id, message.topic)
             succeeded = False

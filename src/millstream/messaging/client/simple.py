@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
+from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.messaging.client.consumer import Consumer
 from millstream.messaging.client.errors import BadRequestError, ResourceNotFoundError
@@ -69,7 +70,14 @@ class SimpleConsumer(Consumer):
         )
         request.invisible_duration.FromMilliseconds(round(seconds_of(invisible) * 1000))
         request.long_polling_timeout.FromMilliseconds(round(self._await * 1000))
-        return await self.receive_from(queue.endpoints, request, self._await)
+        began = self.clock.now()
+        found = await self.receive_from(queue.endpoints, request, self._await)
+        if found:
+            traces = [trace for message in found if (trace := message.properties.get(tracing.HEADER))]
+            facts = {"topic": topic, "group": self.group, "messages": len(found)}
+            with tracing.span("receive", parent=traces[0] if traces else None, links=traces[1:], began=began, **facts):
+                pass
+        return found
 
     async def __aiter__(self) -> AsyncIterator[Received]:
         """Messages one by one, for ever; each is to be acknowledged within 30 seconds."""

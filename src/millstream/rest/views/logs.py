@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from millstream.core import tracing
 from millstream.core.errors import InputError, NotFoundError
 from millstream.log import Gap, Log, LogSpec, Message, WriterBusyError
 from millstream.messaging.broker.admin import GroupInfo, TopicInfo
@@ -175,7 +176,9 @@ def publish(desk: Desk, ask: Ask[LogQuery, NewMessage]) -> Published:
     if kind_of(desk, name) != "messages":
         raise SystemLogError(f"only the system itself writes to the log {name}")
     body = new.body.encode("utf-8", "surrogatepass")
-    number = _append(desk, found, Message(body, new.key, new.source, new.event_time))
+    message = Message(body, new.key, new.source, new.event_time)
+    with tracing.entering("publish", [message], log=name) as (traced,):
+        number = _append(desk, found, traced)
     desk.trail.add(ask.who.name, "publish", name, id=number, bytes=len(body))
     desk.watch.hurry()
     return Published(name, number)

@@ -1,0 +1,180 @@
+"""Traces as a collector gets them, over OTLP from real processes: from whoever sent a message to its anchor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from millstream.core.message import Message
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.settings import load_settings
+from millstream.testing import services
+from millstream.testing.collector import TraceCollector, collecting
+from millstream.testing.outboxes import connect_application, make_outbox
+from millstream.testing.waiting import until
+
+SETTINGS = """
+[serve]
+anchor_every = "100ms"
+[serve.batching]
+pumps = "pumps.batches"
+orders = "orders.batches"
+notes = "notes.batches"
+[serve.ingest.pumps]
+url = "{mosquitto}"
+topics = ["{topic}/#"]
+[serve.relay.orders]
+url = "{application}"
+poll = "20ms"
+[batching]
+window = "50ms"
+max_delay = "5s"
+"""
+
+
+@pytest.fixture
+def collector() -> Iterator[TraceCollector]:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def mosquitto() -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(services.running("mosquitto"))
+        except services.ServiceMissingError as error:
+            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+        yield server.url
+
+
+def test_devices_outboxes_and_the_console_are_traced_to_the_anchor(
+    tmp_path: Path, mosquitto: str, collector: TraceCollector
+) -> None:
+    application, topic = f"sqlite:///{tmp_path / 'application.db'}", f"{tmp_path.name}-{os.getpid()}"
+    sqlite3.connect(tmp_path / "application.db").close()
+    make_outbox(application)
+    settings = SETTINGS.format(mosquitto=mosquitto, topic=topic, application=application)
+    (tmp_path / "millstream.toml").write_text(settings, "utf-8")
+    with _open(tmp_path) as node:
+        node.store.log(LogSpec("notes"))
+    with _serving(tmp_path, collector.environment) as (process, url):
+        until(lambda: b"connected as" in (tmp_path / "lines.jsonl").read_bytes(), "a connection to the broker")
+        device, order = _traceparent(), _traceparent()
+        _publish(mosquitto, f"{topic}/pump/level", device)
+        with contextlib.closing(connect_application(application)) as session:
+            headers = json.dumps({"traceparent": order})
+            session.execute("INSERT INTO outbox (body, source, headers) VALUES (?, ?, ?)", b"tea", "a", headers)
+            session.execute("INSERT INTO outbox (body, source) VALUES (?, ?)", b"no trace of its own", "b")
+        _post(f"{url}/api/v1/logs/notes/messages", {"body": "hello"})
+        for first, sender in (("ingest", device), ("relay", order)):
+            trace, caller = sender.split("-")[1:3]
+            until(lambda trace=trace: "anchor" in collector.of_trace(trace), f"the anchor of {first}")
+            spans = collector.of_trace(trace)
+            assert [spans[first].parent, spans["batch"].parent] == [caller, spans[first].id]
+            assert spans["anchor"].parent == spans["batch"].id and spans["anchor"].attributes["millstream.anchor"] >= 1
+            assert {span.service for span in spans.values()} == {"millstream"}
+        until(lambda: _anchored(collector, "publish") == 1, "the anchor of the note")
+        until(lambda: _anchored(collector, "relay") == 2, "the anchor of the order without a trace of its own")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_a_job_on_spark_that_anchors_history_ends_the_traces_of_its_messages(
+    tmp_path: Path, collector: TraceCollector
+) -> None:
+    sender = _traceparent()
+    with _open(tmp_path) as node, node.store.log(LogSpec("weather")).writer() as writer:
+        traced = Message(b"1", "k", "a", 1_000_000, headers=(("traceparent", sender.encode()),))
+        writer.append([traced, Message(b"2", "k", "b", 2_000_000)])
+    command = [sys.executable, "-m", "millstream", "pipeline", "anchor", "weather", "--flush", "--data", str(tmp_path)]
+    for _ in range(2):  # what was anchored before is not traced again
+        ran = subprocess.run(
+            command, env={**os.environ, **collector.environment}, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+    (anchor,) = [span for span in collector.spans if span.name == "anchor"]
+    assert [anchor.trace, anchor.parent] == sender.split("-")[1:3]
+    assert anchor.attributes["millstream.message"] == 1 and anchor.attributes["millstream.log"] == "weather"
+    assert [span.name for span in collector.spans].count("cut") == 1
+
+
+def test_a_protocol_that_traces_are_not_sent_in_is_named(tmp_path: Path) -> None:
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "carrier pigeon"}
+    command = [sys.executable, "-m", "millstream", "config", "show", "--data", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    assert ran.returncode == 2 and "'carrier pigeon'" in ran.stderr and "http/protobuf" in ran.stderr
+
+
+def _anchored(collector: TraceCollector, first: str) -> int:
+    """How many traces with a span *first* have come to an anchor."""
+    return sum("anchor" in collector.of_trace(span.trace) for span in list(collector.spans) if span.name == first)
+
+
+def _traceparent() -> str:
+    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+
+
+def _open(folder: Path) -> Node:
+    return Node.open(load_settings({"data": str(folder)}, environment={})[0], create=True)
+
+
+def _post(url: str, body: Mapping[str, Any]) -> None:
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(url, json.dumps(body).encode(), headers, method="POST")) as answer:
+        assert answer.status == 200
+
+
+def _publish(url: str, topic: str, trace: str) -> None:
+    """Publish one message whose sender is part of *trace*, as devices with OpenTelemetry do."""
+    import paho.mqtt.publish as paho
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+
+    from millstream.ingest.place import parse_broker
+
+    place, properties = parse_broker(url), Properties(PacketTypes.PUBLISH)
+    properties.UserProperty = [("unit", "mm"), ("traceparent", trace)]
+    properties.MessageExpiryInterval, properties.ContentType = 60, "application/json"
+    client = paho.paho.Client(paho.paho.CallbackAPIVersion.VERSION2, protocol=paho.paho.MQTTv5)
+    client.connect(place.host, place.port)
+    client.loop_start()
+    try:
+        client.publish(topic, b'{"n":1}', qos=1, properties=properties).wait_for_publish(30)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+@contextlib.contextmanager
+def _serving(folder: Path, environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--console", "127.0.0.1:0"]
+    with (folder / "lines.jsonl").open("wb") as lines:
+        process = subprocess.Popen(
+            [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("console ready on "), (folder / "lines.jsonl").read_text("utf-8")
+        yield process, line.split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
