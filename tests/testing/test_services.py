@@ -9,7 +9,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,6 +33,13 @@ def client(url: str, statement: str) -> str:
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="millstream-") as folder:
+        yield Path(folder)
 
 
 def runs(pid: str) -> bool:
@@ -92,7 +101,7 @@ def test_a_missing_program_is_an_error_that_names_the_package(monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_server_dies_with_whoever_started_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_server_dies_with_whoever_started_it_and_leaves_nothing_behind(short_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from millstream.testing import services\n"
         "with services.private('mariadb', folder=Path(sys.argv[1])) as server:\n"
@@ -100,7 +109,7 @@ def test_a_server_dies_with_whoever_started_it_and_leaves_nothing_behind(tmp_pat
         "    sys.stdin.read()"
     )
     starter = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(short_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert starter.stdin is not None and starter.stdout is not None
     url, *processes = starter.stdout.readline().split() or pytest.fail("the server did not start")
@@ -108,7 +117,7 @@ def test_a_server_dies_with_whoever_started_it_and_leaves_nothing_behind(tmp_pat
     starter.kill()
     starter.communicate()
     until(lambda: not any(map(runs, processes)), "the end of the server")
-    until(lambda: not list(tmp_path.iterdir()), "the end of its folder")
+    until(lambda: not list(short_path.iterdir()), "the end of its folder")
 
 
 @pytest.mark.usefixtures("installed")
