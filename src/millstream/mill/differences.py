@@ -5,14 +5,16 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterator
+from operator import le
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from millstream.mill.joining import outer_join
 from millstream.mill.manifest import Manifest
+from millstream.mill.manifest_table import KNOWN, Known
 from millstream.mill.policy import Pair
 from millstream.mill.providers import Providers
+from millstream.mill.runs import Run, join_runs
 
 EXAMPLES = 10
 
@@ -86,26 +88,21 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def differences(
-    providers: Providers, manifest: Manifest, pair: Pair, space: str, *, after: str = ""
+    providers: Providers, manifest: Manifest, pair: Pair, space: str, *, after: str = "", same: bool = True
 ) -> Iterator[Found]:
     """Every item that either store of *pair* lists in *space*, with an id above *after*, in order.
 
     Two items are the same where their sizes agree and the manifest has one checksum for both that is no older than the
-    source's last change.
+    source's last change. With *same* False they are left out.
     """
     now = providers.clock.now()
-    listed = outer_join(
-        providers.entries(pair.source, space, after=after), providers.entries(pair.destination, space, after=after)
-    )
-    recorded = outer_join(
-        manifest.scan_known(pair.source, space, after=after), manifest.scan_known(pair.destination, space, after=after)
-    )
-    for content_id, entries, rows in outer_join(listed, recorded):
-        if entries is not None:
-            size = entries.left.size if entries.left is not None else 0
-            row, copied = (rows.left, rows.right) if rows is not None else (None, None)
-            kind, replaces = compare(entries.left, entries.right, row, copied, now)
-            yield Found(content_id, kind, size, replaces)
+    for run in _joined(providers, manifest, pair, space, after):
+        if not _is_same(run):
+            yield from (one for one in _found(run, now) if same or one.kind != Difference.SAME)
+        elif same:
+            yield from (
+                Found(name, Difference.SAME, size, False) for name, size in zip(run.keys, run.columns[0], strict=True)
+            )
 
 
 def survey(providers: Providers, manifest: Manifest, pair: Pair, space: str, *, everything: bool = False) -> Plan:
@@ -113,13 +110,19 @@ def survey(providers: Providers, manifest: Manifest, pair: Pair, space: str, *, 
     counts: Counter[Difference] = Counter()
     examples: list[str] = []
     size = replaced = 0
-    for found in differences(providers, manifest, pair, space):
-        counts[found.kind] += 1
-        replaced += found.replaces
-        if found.kind in (Difference.COPY, Difference.CHANGE) or (everything and found.kind == Difference.SAME):
-            size += found.size
-        elif found.kind == Difference.HELD and len(examples) < EXAMPLES:
-            examples.append(found.name)
+    now = providers.clock.now()
+    for run in _joined(providers, manifest, pair, space, ""):
+        if _is_same(run):
+            counts[Difference.SAME] += len(run.keys)
+            size += sum(run.columns[0]) if everything else 0
+            continue
+        for found in _found(run, now):
+            counts[found.kind] += 1
+            replaced += found.replaces
+            if found.kind in (Difference.COPY, Difference.CHANGE) or (everything and found.kind == Difference.SAME):
+                size += found.size
+            elif found.kind == Difference.HELD and len(examples) < EXAMPLES:
+                examples.append(found.name)
     return Plan(
         pair,
         space,
@@ -133,6 +136,46 @@ def survey(providers: Providers, manifest: Manifest, pair: Pair, space: str, *, 
         replaced=replaced,
         copied=counts.total() - counts[Difference.COPY],
     )
+
+
+def _joined(providers: Providers, manifest: Manifest, pair: Pair, space: str, after: str) -> Iterator[Run]:
+    """What both ends list and what the manifest has of each, with the columns of :func:`_is_same`."""
+    source, destination = pair.source, pair.destination
+    listed, recorded = 2, len(KNOWN) - 1
+    return join_runs(
+        join_runs(
+            providers.runs(source, space, after=after), providers.runs(destination, space, after=after), listed, listed
+        ),
+        join_runs(
+            manifest.scan_known(source, space, after=after), manifest.scan_known(destination, space, after=after),
+            recorded, recorded,
+        ),
+        2 * listed, 2 * recorded,
+    )  # fmt: skip
+
+
+def _is_same(run: Run) -> bool:
+    """Whether every item of *run* is plainly the same at both ends; what is not may be so all the same."""
+    sizes, times, copied_sizes, _, sums, _, recorded, gone, copied_sums, _, _, copied_gone = run.columns
+    if sizes != copied_sizes or sums != copied_sums or None in sums or None in times:
+        return False
+    return not any(gone) and not any(copied_gone) and all(map(le, times, recorded))
+
+
+def _found(run: Run, now: int) -> Iterator[Found]:
+    """Each item of *run* that either end lists, compared by itself."""
+    for name, size, time, copied_size, copied_time, *rows in zip(run.keys, *run.columns, strict=True):
+        source = None if size is None else _Listed(size, time)
+        copy = None if copied_size is None else _Listed(copied_size, copied_time)
+        if source is not None or copy is not None:
+            row, copied = (None if one[2] is None else Known(name, *one) for one in (rows[:4], rows[4:]))
+            kind, replaces = compare(source, copy, row, copied, now)
+            yield Found(name, kind, size or 0, replaces)
+
+
+class _Listed(NamedTuple):
+    size: int
+    modified: int | None
 
 
 def compare(

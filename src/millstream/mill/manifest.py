@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from millstream.core.sql import make_tables
 from millstream.mill.joining import groups
 from millstream.mill.manifest_table import (
+    KNOWN,
     MANIFEST_SCHEMA,
     CheckResult,
     Event,
@@ -27,13 +28,14 @@ from millstream.mill.manifest_table import (
     metadata,
 )
 from millstream.mill.manifest_writer import ManifestWriter
+from millstream.mill.runs import Run
 
 __all__ = ["MANIFEST_SCHEMA", "CheckResult", "Event", "Known", "Manifest", "ManifestRow", "manifest_table"]
 
 _manifest = manifest_table
 _COLUMNS_PAGE = 2_000  # of more rows than fit into the processor's cache, columns cost twice as much to make
 _VARIABLES = 500
-_PAGE = 10_000
+_PAGE = 1_000  # as many as a listing has: what fits into the caches costs two thirds of what does not
 
 
 class Manifest:
@@ -104,14 +106,16 @@ class Manifest:
             yield from rows
             after = rows[-1].content_id
 
-    def scan_known(self, store: str, space: str, *, after: str = "") -> Iterator[Known]:
-        """As :meth:`scan`, with no more of each row than a comparison needs, and faster."""
+    def scan_known(self, store: str, space: str, *, after: str = "") -> Iterator[Run]:
+        """As :meth:`scan`, in columns (those of :data:`KNOWN` but for the id), and several times as fast."""
         while True:
             with self._engine.connect() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
                 # the driver's own rows: at a million of them what is wrapped around each is half of the time
                 cursor.execute(_KNOWN, (store, space, after, _PAGE))
                 rows = cursor.fetchall()
-            yield from itertools.starmap(Known, rows)
+            if rows:
+                keys, *columns = map(list, zip(*rows, strict=True))
+                yield Run(keys, tuple(columns))
             if len(rows) < _PAGE:
                 return
             after = rows[-1][0]
@@ -149,7 +153,7 @@ class Manifest:
 
 
 _KNOWN = (
-    f"SELECT {', '.join(Known.__struct_fields__)} FROM mill_manifest "  # noqa: S608  (names of columns)
+    f"SELECT {', '.join(KNOWN)} FROM mill_manifest "  # noqa: S608  (names of columns)
     "WHERE store = ? AND space = ? AND content_id > ? ORDER BY content_id LIMIT ?"
 )
 _ONE = sa.select(_manifest).where(

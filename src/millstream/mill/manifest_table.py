@@ -94,6 +94,10 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     deleted: bool
 
 
+KNOWN = Known.__struct_fields__
+"""The columns that a comparison needs, the id first."""
+
+
 class CheckResult(msgspec.Struct, frozen=True):
     """What a check found, ready for the manifest, a report and a repair.
 

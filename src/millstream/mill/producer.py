@@ -47,14 +47,15 @@ def plan_space_duplication(
         put_deletes(providers, manifest, pair, space, queue)
     if plan.copies or plan.changes:
         kinds = {Difference.COPY, Difference.CHANGE} | ({Difference.SAME} if everything else set())
-        _put_found(differences(providers, manifest, pair, space), kinds, pair, space, queue)
+        _put_found(differences(providers, manifest, pair, space, same=everything), kinds, pair, space, queue)
     put_space(providers, pair, space, queue)
     return plan
 
 
 def put_deletes(providers: Providers, manifest: Manifest, pair: Pair, space: str, queue: WorkQueue) -> int:
     """A task for each item that only the destination has, and whose deletion is recorded; how many they were."""
-    return _put_found(differences(providers, manifest, pair, space), {Difference.DELETE}, pair, space, queue)
+    found = differences(providers, manifest, pair, space, same=False)
+    return _put_found(found, {Difference.DELETE}, pair, space, queue)
 
 
 def put_items(pair: Pair, space: str, names: Sequence[str], queue: WorkQueue) -> None:

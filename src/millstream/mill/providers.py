@@ -12,6 +12,7 @@ from millstream.core.retry import RetryPolicy
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.place import Place
 from millstream.mill.presence import Presence
+from millstream.mill.runs import Run
 from millstream.stores.bulk import bulk_of
 from millstream.stores.hashing import Digests, hash_stream
 from millstream.stores.protocol import Entry, ItemInfo, ItemNotFoundError, SpaceNotFoundError, Store
@@ -109,6 +110,11 @@ class Providers(Mapping[str, Store]):
         provider = self[store]
         return self.call(provider.spaces)
 
+    def runs(self, store: str, space: str, *, after: str = "") -> Iterator[Run]:
+        """The same in columns: sizes, and times of change."""
+        for page in self.pages(store, space, after=after):
+            yield Run([e.content_id for e in page], ([e.size for e in page], [e.modified for e in page]))
+
     def hash(self, place: Place) -> Digests:
         """The size and SHA-256 of the bytes at *place* as they are now."""
         store = self[place.store]
@@ -126,12 +132,19 @@ class Providers(Mapping[str, Store]):
 
         None where there is no space.
         """
+        for page in self.pages(store, space, prefix=prefix, after=after, chunk=chunk):
+            yield from page
+
+    def pages(
+        self, store: str, space: str, *, prefix: str = "", after: str = "", chunk: int = 1000
+    ) -> Iterator[Sequence[Entry]]:
+        """The same, as they come: *chunk* entries together."""
         provider = self[store]
         if not self.call(lambda: provider.has_space(space)):
             return
         while True:
             found = self.call(partial(provider.entries, space, prefix=prefix, after=after, limit=chunk))
-            yield from found
+            yield found
             if len(found) < chunk:
                 return
             after = found[-1].content_id

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import le
 
 import msgspec
 
 from millstream.mill.differences import is_unchanged
-from millstream.mill.joining import groups, outer_join
-from millstream.mill.manifest import Event, Known, Manifest
+from millstream.mill.joining import groups
+from millstream.mill.manifest import Event, Manifest
+from millstream.mill.manifest_table import KNOWN, Known
 from millstream.mill.providers import Providers
+from millstream.mill.runs import Run, join_runs
 from millstream.stores.protocol import ItemInfo
 
 
@@ -31,27 +34,33 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
     """
     listed = recorded = without = 0
     now = providers.clock.now()  # before the listing: who deletes what is listed here does so later
-    for group in groups(_listed(providers, manifest, store, space, now), 1000):
-        new = [(name, row) for name, row, known in group if not known]
-        infos = providers.find_many(store, space, [name for name, _ in new])
-        found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
-        events = [event for event in found if event is not None and event.sha256]
-        manifest.writer.record(events)
-        listed += len(group)
-        recorded += len(events)
-        without += len([event for event in found if event is not None]) - len(events)
+    for run in join_runs(providers.runs(store, space), manifest.scan_known(store, space), 2, len(KNOWN) - 1):
+        listed += len(run.keys) - run.columns[0].count(None)
+        for new in groups(() if _is_known(run) else _unknown(run, now), 1000):
+            infos = providers.find_many(store, space, [name for name, _ in new])
+            found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
+            events = [event for event in found if event is not None and event.sha256]
+            manifest.writer.record(events)
+            recorded += len(events)
+            without += len([event for event in found if event is not None]) - len(events)
     return Recorded(listed, recorded, without)
 
 
-def _listed(
-    providers: Providers, manifest: Manifest, store: str, space: str, now: int
-) -> Iterator[tuple[str, Known | None, bool]]:
-    """Each listed id, its row, and whether that row is of this version of the item."""
-    for content_id, entry, row in outer_join(providers.entries(store, space), manifest.scan_known(store, space)):
-        if entry is None:
-            continue
-        known = row is not None and not row.deleted and row.size == entry.size
-        yield content_id, row, known and row is not None and is_unchanged(entry.modified, row.modified, now)
+def _is_known(run: Run) -> bool:
+    """Whether every item of *run* is plainly recorded as it is listed; what is not may be so all the same."""
+    sizes, times, _, recorded_sizes, recorded, gone = run.columns
+    if sizes != recorded_sizes or None in sizes or None in times:
+        return False
+    return not any(gone) and all(map(le, times, recorded))
+
+
+def _unknown(run: Run, now: int) -> Iterator[tuple[str, Known | None]]:
+    """Each listed id of *run* whose row, if it has one, is not of this version of the item."""
+    for name, size, time, *values in zip(run.keys, *run.columns, strict=True):
+        row = None if values[2] is None else Known(name, *values)
+        known = row is not None and not row.deleted and row.size == size and is_unchanged(time, row.modified, now)
+        if size is not None and not known:
+            yield name, row
 
 
 def _event(store: str, space: str, info: ItemInfo | None, row: Known | None, now: int) -> Event | None:
