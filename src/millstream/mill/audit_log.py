@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -149,10 +150,16 @@ def _text(value: object) -> str:
     return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _values(event: AuditEvent) -> tuple[Any, ...]:
-    values = msgspec.structs.asdict(event)
-    values |= {name: _json(values[name]) for name in ("properties", "acls")}
-    return tuple(values[name] for name in _FIELDS)
+_plain: Callable[[AuditEvent], tuple[Any, ...]] = operator.attrgetter(*_FIELDS)
+_ACTION, _PROPERTIES, _ACLS = map(_FIELDS.index, ("action", "properties", "acls"))
+
+
+def _values(event: AuditEvent) -> list[Any]:
+    """The values of :data:`_FIELDS`, of the driver's own types."""
+    values = list(_plain(event))
+    values[_ACTION] = event.action.value
+    values[_PROPERTIES], values[_ACLS] = _json(event.properties), _json(event.acls)
+    return values
 
 
 def _json(value: object) -> str | None:

@@ -73,7 +73,7 @@ class FollowUp(enum.StrEnum):
     AUDIT = "audit"  # tell the audit log
 
 
-class Observation(msgspec.Struct, frozen=True):
+class Observation(msgspec.Struct, frozen=True, gc=False):
     """What the sources said of one content item. A sum is lower-case hex; anything else is an :class:`Answer`.
 
     ``manifest`` is None without a row; ``store`` may be MISSING, NO_CHECKSUM or UNREACHABLE; ``content`` MISSING,
@@ -92,7 +92,7 @@ class Observation(msgspec.Struct, frozen=True):
     elsewhere: bool = False
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What an observation means. ``document`` is the row in the seed document's table, ``delay`` is in seconds."""
 
     row: str

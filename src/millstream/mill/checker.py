@@ -31,7 +31,7 @@ from millstream.stores.hashing import Digests
 from millstream.stores.protocol import ItemInfo, StoreError
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken, its type."""
 
     provider: str
@@ -151,7 +151,7 @@ class Checker:
         return any(r.store != row.store and not r.deleted and r.sha256 == row.sha256 for r in replicas)
 
 
-class Checked(msgspec.Struct, frozen=True):
+class Checked(msgspec.Struct, frozen=True, gc=False):
     """A finished check: the line to write down, the outcome with what it asks for, and the event the audit missed.
 
     ``mimetype`` is what the provider says of the item.

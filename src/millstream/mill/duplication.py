@@ -60,7 +60,7 @@ class Act(enum.StrEnum):
     RETRY = "retry"
 
 
-class Action(msgspec.Struct, frozen=True):
+class Action(msgspec.Struct, frozen=True, gc=False):
     """What to do, by which row of the table, and why."""
 
     row: str

@@ -50,7 +50,7 @@ manifest_table = sa.Table(
 )
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """A content item was added (or changed, or copied) or deleted at ``at`` (microseconds since the epoch, UTC)."""
 
     store: str
@@ -63,7 +63,7 @@ class Event(msgspec.Struct, frozen=True):
     deleted: bool = False
 
 
-class ManifestRow(msgspec.Struct, frozen=True):
+class ManifestRow(msgspec.Struct, frozen=True, gc=False):
     """What the manifest says of one content item in one store; the fields are those of :data:`MANIFEST_SCHEMA`.
 
     ``verified_at`` is when its bytes last matched ``sha256``; ``outcome`` and ``detail`` are of the last check.
@@ -98,7 +98,7 @@ KNOWN = Known.__struct_fields__
 """The columns that a comparison needs, the id first."""
 
 
-class CheckResult(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True, gc=False):
     """What a check found, ready for the manifest, a report and a repair.
 
     ``manifest``, ``provider`` and ``content`` are the observed sums (hex) or answers; ``size`` is in bytes,

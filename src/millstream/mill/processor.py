@@ -17,7 +17,7 @@ from millstream.queue.protocol import WorkQueue
 from millstream.stores.audit import AuditEvent, Outbox
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(msgspec.Struct, frozen=True, gc=False):
     """A processed task: ``summary`` for people, what is to be written, tasks to put on queues.
 
     Written are manifest events, check results, audited changes (to the audit log, out of the outbox), and events that

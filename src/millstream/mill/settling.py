@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 import msgspec
 
@@ -32,26 +32,27 @@ class Tally(msgspec.Struct):
     interrupted: int = 0
 
 
-class Job(msgspec.Struct, eq=False):
+class Job:
     """A task in the hands of a manager. ``extend_at`` and ``finished_at`` are in seconds of the clock's monotonic time;
-    ``future`` is what a thread will make of it, ``weight`` its share of a manager's reserve."""
+    ``weight`` is its share of a manager's reserve, ``grouped`` whether it may be done together with others. Once it is
+    finished, ``error`` is what it failed of, or else ``result`` what it came to.
 
-    queue: WorkQueue
-    lease: Lease
-    extend_at: float
-    future: Future[Result] = msgspec.field(default_factory=Future)
-    finished_at: float | None = None
-    weight: float = 1.0
+    There is one for each task, so it is no more than it has to be: a future costs more than all else of a small task.
+    """
 
-    @property
-    def error(self) -> BaseException | None:
-        """What the finished task failed of, if it failed."""
-        return self.future.exception()
+    __slots__ = ("_taken", "error", "extend_at", "finished_at", "grouped", "lease", "queue", "result", "weight")
 
-    @property
-    def result(self) -> Result:
-        """What the finished task came to. Only where there is no :attr:`error`."""
-        return self.future.result()
+    def __init__(self, queue: WorkQueue, lease: Lease, extend_at: float, *, grouped: bool = False) -> None:
+        self.queue, self.lease, self.extend_at, self.grouped = queue, lease, extend_at, grouped
+        self.weight = 1.0
+        self.finished_at: float | None = None
+        self.error: BaseException | None = None
+        self.result = Result("not finished")
+        self._taken = threading.Lock()
+
+    def take(self) -> bool:
+        """True for the first who asks, and for nobody else: the thread that does it, or whoever takes it back."""
+        return self._taken.acquire(blocking=False)
 
 
 class Settler:

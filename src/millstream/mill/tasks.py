@@ -28,7 +28,7 @@ class QueueName(enum.StrEnum):
     STORAGE_STATISTICS = "storage-statistics"
 
 
-class Duplicate(msgspec.Struct, frozen=True, tag="duplicate", forbid_unknown_fields=True):
+class Duplicate(msgspec.Struct, frozen=True, tag="duplicate", forbid_unknown_fields=True, gc=False):
     """Bring one content item of a destination in line with the source; an empty ``content_id`` means the space."""
 
     source: str
@@ -37,7 +37,7 @@ class Duplicate(msgspec.Struct, frozen=True, tag="duplicate", forbid_unknown_fie
     content_id: str = ""
 
 
-class BitCheck(msgspec.Struct, frozen=True, tag="bit-check", forbid_unknown_fields=True):
+class BitCheck(msgspec.Struct, frozen=True, tag="bit-check", forbid_unknown_fields=True, gc=False):
     """Check every bit of one content item in one store."""
 
     store: str
@@ -89,7 +89,7 @@ class Repair(msgspec.Struct, frozen=True, tag="repair", forbid_unknown_fields=Tr
     reason: str = ""
 
 
-class Audit(msgspec.Struct, frozen=True, tag="audit", forbid_unknown_fields=True):
+class Audit(msgspec.Struct, frozen=True, tag="audit", forbid_unknown_fields=True, gc=False):
     """Process one audited change: the event of this ``number`` in the outbox."""
 
     number: int

@@ -25,7 +25,7 @@ from millstream.mill.errors import MillError
 from millstream.mill.processor import Registry, Sink
 from millstream.mill.settling import Job, Settler, Tally
 from millstream.mill.tasks import decode_task
-from millstream.queue.protocol import WorkQueue
+from millstream.queue.protocol import Lease, WorkQueue
 
 __all__ = [
     "GROWTH",
@@ -198,7 +198,7 @@ class WorkerManager:
         """
         for queue in self._order():
             jobs = self._lease(queue, TAKE)
-            if len(jobs) == TAKE < self._together and all(map(self._is_grouped, jobs)):
+            if len(jobs) == TAKE < self._together and all(job.grouped for job in jobs):
                 jobs += self._lease(queue, self._together - TAKE)
             if jobs:
                 return jobs
@@ -215,19 +215,20 @@ class WorkerManager:
 
     def _lease(self, queue: WorkQueue, count: int) -> list[Job]:
         extend_at = self._clock.monotonic() + self._settings.visibility / 2
-        jobs = [Job(queue, lease, extend_at) for lease in queue.lease(count, visibility=self._settings.visibility)]
+        leases = queue.lease(count, visibility=self._settings.visibility)
+        jobs = [Job(queue, lease, extend_at, grouped=self._is_grouped(lease)) for lease in leases]
         self._jobs += jobs
         return jobs
 
-    def _is_grouped(self, job: Job) -> bool:
-        return job.lease.attempts == 1 and self._registry.is_grouped(job.lease.body)
+    def _is_grouped(self, lease: Lease) -> bool:
+        return lease.attempts == 1 and self._registry.is_grouped(lease.body)
 
     def _hand_out(self, pool: ThreadPoolExecutor, jobs: Sequence[Job]) -> None:
         """Give *jobs* to threads: those that may be done together to one, each of the others to one of its own."""
-        group = [job for job in jobs if self._is_grouped(job)]
-        if len(group) < 2:
-            group = []
-        for job in [job for job in jobs if job not in group] if len(group) < len(jobs) else []:
+        group, alone = [job for job in jobs if job.grouped], [job for job in jobs if not job.grouped]
+        if len(group) == 1:
+            alone, group = list(jobs), []
+        for job in alone:
             pool.submit(self._process_alone, job)
         if group:
             for job in group:
@@ -235,28 +236,30 @@ class WorkerManager:
             pool.submit(self._process_group, pool, group)
 
     def _process_alone(self, job: Job) -> None:
-        if job.future.set_running_or_notify_cancel():
+        if job.take():
             self._process(job)
 
     def _process_group(self, pool: ThreadPoolExecutor, jobs: Sequence[Job]) -> None:
         """Do *jobs* together; those with which that does not go are done alone."""
-        running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+        running = [job for job in jobs if job.take()]
         try:
             results = self._registry.process_group([decode_task(job.lease.body) for job in running])
         except Exception as error:
             _log.info("%d tasks are done one by one, not together: %s", len(running), error)
             results = [None] * len(running)
-        done = [(job, result) for job, result in zip(running, results, strict=True) if result is not None]
+        done, alone = [], []
+        for job, result in zip(running, results, strict=True):
+            if result is None:
+                job.weight = 1.0
+                alone.append(job)
+            else:
+                job.result = result
+                done.append(job)
         self._together = min(GROWTH * self._together, TOGETHER) if len(done) == len(jobs) else TAKE
-        for job, result in done:
-            job.future.set_result(result)
-        self._finished([job for job, _ in done])
-        for job in [job for job, result in zip(running, results, strict=True) if result is None]:
-            job.weight = 1.0
-            try:
+        self._finished(done)
+        for job in alone:
+            with contextlib.suppress(RuntimeError):  # the manager has failed meanwhile, and given everything back
                 pool.submit(self._process, job)
-            except RuntimeError as error:  # the manager has failed meanwhile, and given everything back
-                job.future.set_exception(error)
 
     def _process(self, job: Job) -> None:
         lease = job.lease
@@ -265,11 +268,9 @@ class WorkerManager:
                 raise PoisonError(
                     f"leased {lease.attempts} times and never settled: it seems to bring its workers down"
                 )
-            result = self._registry.process(decode_task(lease.body), lease.attempts)
+            job.result = self._registry.process(decode_task(lease.body), lease.attempts)
         except BaseException as error:
-            job.future.set_exception(error)
-        else:
-            job.future.set_result(result)
+            job.error = error
         self._finished([job])
 
     def _finished(self, jobs: Sequence[Job]) -> None:
@@ -312,7 +313,7 @@ class WorkerManager:
 
     def _lose(self, job: Job) -> None:
         """Somebody else may have the task now: its result is dropped."""
-        job.future.cancel()
+        job.take()
         self._jobs.remove(job)
         self.tally.lost += 1
 
@@ -343,7 +344,7 @@ class WorkerManager:
 
     def _drain(self) -> None:
         """After a stop: tasks that wait for a thread go back to their queues, those that run are settled."""
-        for job in [job for job in self._jobs if job.future.cancel()]:
+        for job in [job for job in self._jobs if job.take()]:
             self._jobs.remove(job)
             self._settler.give_back(job)
         while self._jobs:
@@ -361,7 +362,7 @@ class WorkerManager:
     def _abandon(self) -> None:
         """The manager itself fails or is interrupted: give everything back, so that nobody waits for leases to end."""
         for job in self._jobs:
-            job.future.cancel()
+            job.take()
         for job in self._jobs:
             with contextlib.suppress(MillstreamError):
                 job.queue.nack(job.lease)

@@ -26,7 +26,7 @@ class QueueInputError(QueueError, InputError):
     """The work queue cannot use this argument."""
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """One task in a worker's hands.
 
     ``attempts`` counts the leases of this task up to and including this one; ``token`` proves that the lease is still

@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from millstream.queue.events import (
     Acked,
@@ -27,8 +28,7 @@ from millstream.queue.protocol import DeadTask, Depth
 READY, DELAYED, LEASED, DEAD = "ready", "delayed", "leased", "dead"
 
 
-@dataclass(slots=True)
-class Task:
+class Task(msgspec.Struct, gc=False):
     """One task that is not done. ``due`` is when its delay or lease ends, when it died, or, where it
     is known, since when it has been ready (microseconds)."""
 

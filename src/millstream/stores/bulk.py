@@ -18,7 +18,7 @@ SMALL = 1024 * 1024
 """Items of more bytes are not held in memory: they go by themselves."""
 
 
-class NewItem(msgspec.Struct, frozen=True):
+class NewItem(msgspec.Struct, frozen=True, gc=False):
     """An item that is to be stored under an id that is free, and the SHA-256 (hex) that its bytes must have."""
 
     content_id: str

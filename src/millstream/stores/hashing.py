@@ -12,7 +12,7 @@ CHUNK = 1024 * 1024
 """Bytes read at a time: large enough that hashing, not calling, is what takes the time."""
 
 
-class Digests(msgspec.Struct, frozen=True):
+class Digests(msgspec.Struct, frozen=True, gc=False):
     """What was read: its ``size`` in bytes and its checksums in lower-case hex, by algorithm."""
 
     size: int

@@ -75,7 +75,7 @@ class Access(enum.StrEnum):
     WRITE = "write"
 
 
-class Checksum(msgspec.Struct, frozen=True):
+class Checksum(msgspec.Struct, frozen=True, gc=False):
     """A checksum (``value`` in lower-case hex) and where it comes from. An ETag is never one."""
 
     algorithm: str
@@ -83,7 +83,7 @@ class Checksum(msgspec.Struct, frozen=True):
     origin: Origin
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One line of a listing. ``modified`` is in microseconds since the epoch, or None where the provider has none."""
 
     content_id: str
@@ -91,7 +91,7 @@ class Entry(msgspec.Struct, frozen=True):
     modified: int | None = None
 
 
-class ItemInfo(msgspec.Struct, frozen=True):
+class ItemInfo(msgspec.Struct, frozen=True, gc=False):
     """What a provider says of a content item without reading its bytes. ``modified`` is in microseconds."""
 
     content_id: str

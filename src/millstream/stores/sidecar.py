@@ -22,7 +22,7 @@ class DamagedSidecarError(StoreError):
     """The sidecar of a content item is damaged: put the item again from a good copy, properties and all."""
 
 
-class Description(msgspec.Struct, frozen=True, omit_defaults=True):
+class Description(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One file: what it was when it was written (size in bytes, time in nanoseconds), and what belongs to it.
 
     ``inode`` and ``mtime_ns`` tell which file is meant; after a file was copied to another disk by a tool that keeps
@@ -37,7 +37,7 @@ class Description(msgspec.Struct, frozen=True, omit_defaults=True):
     properties: dict[str, str] = {}
 
 
-class Sidecar(msgspec.Struct, frozen=True):
+class Sidecar(msgspec.Struct, frozen=True, gc=False):
     """The descriptions of the content item ``content_id``, the newest last: one, or two around a replacement."""
 
     content_id: str

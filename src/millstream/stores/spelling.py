@@ -26,7 +26,6 @@ _SHORT = 80
 _UNIT = re.compile(r"%[0-9A-F]{2}|[^%]", re.DOTALL)
 
 
-@functools.lru_cache(4096)
 def spellings(content_id: str) -> tuple[tuple[str, ...], ...]:
     """The relative paths (as tuples of names) under which *content_id* may be kept, the natural one first."""
     segments = content_id.split("/")
@@ -41,12 +40,14 @@ def spellings(content_id: str) -> tuple[tuple[str, ...], ...]:
     return natural, flat
 
 
-def item_paths(space: str, content_id: str) -> list[tuple[str, ...]]:
+@functools.lru_cache(4096)
+def item_paths(space: str, content_id: str) -> tuple[tuple[str, ...], ...]:
     """The same paths below a store's folder, that of the *space* before them. Raises :class:`StoreInputError`."""
     name = spell_name(space)
-    return [(name, *path) for path in spellings(check_content_id(content_id))]
+    return tuple((name, *path) for path in spellings(check_content_id(content_id)))
 
 
+@functools.lru_cache(1024)
 def spell_name(text: str) -> str:
     """*text*, a space's name, as one file name."""
     return _undotted(_escape(text, _ODD))

@@ -20,7 +20,7 @@ class AuditAction(enum.StrEnum):
     SET_SPACE_ACLS = "SET_SPACE_ACLS"
 
 
-class AuditEvent(msgspec.Struct, frozen=True):
+class AuditEvent(msgspec.Struct, frozen=True, gc=False):
     """A change that was made.
 
     ``number`` is unique in its database and grows (0 until it is known); ``at`` is in microseconds since the epoch,

@@ -51,7 +51,7 @@ class AuditBusyError(StoreError, BusyError):
     """Another process is changing this item, or died over it."""
 
 
-class Intent(msgspec.Struct, frozen=True):
+class Intent(msgspec.Struct, frozen=True, gc=False):
     """A change that was begun: what it is to be, and what was there before it (an item, a space, or neither)."""
 
     event: AuditEvent
