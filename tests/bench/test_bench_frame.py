@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -40,6 +41,14 @@ def test_contenders_run_turn_by_turn_and_ratios_are_formed_within_a_round() -> N
     assert (theirs.median, theirs.ratio) == (20, 1)
     assert (ours.median, ours.ratio) == (40, 3), "the median of 3, 2 and 10, not the ratio of the medians"
     assert ours.figures == {"p99 ms": 2.0}
+
+
+def test_what_takes_minutes_has_one_round_and_the_table_says_so() -> None:
+    turns: list[str] = []
+    long = measure(msgspec.structs.replace(comparison(turns), title="Long", once=True), 3, lambda _: None)
+    assert turns == ["theirs", "ours"]
+    both = msgspec.structs.replace(report(1), results=(long, *report(1).results))
+    assert put_section("", both).count("durable; one round\n") == 1
 
 
 def test_every_benchmark_has_a_purpose_and_comparisons() -> None:

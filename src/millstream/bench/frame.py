@@ -41,13 +41,15 @@ class Comparison(msgspec.Struct, frozen=True):
     """Contenders that do the same work. The first is the one that the others are measured against.
 
     ``unit`` says what the value is (``messages/s``, ``ms``); ``conditions`` what a reader has to know: payload,
-    durability, kind of senders. Ratios are formed within each round, contender over first.
+    durability, kind of senders. Ratios are formed within each round, contender over first. What takes minutes is run
+    ``once``, however many rounds the others have.
     """
 
     title: str
     unit: str
     conditions: str
     contenders: Sequence[Contender]
+    once: bool = False
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -150,6 +152,7 @@ def _check_parts(name: str, module: BenchmarkModule, parts: Mapping[str, str]) -
 def measure(comparison: Comparison, runs: int, show: Show) -> Result:
     """Run all contenders turn by turn, *runs* rounds, so that a busy neighbour slows them alike."""
     samples: list[list[Sample]] = [[] for _ in comparison.contenders]
+    runs = 1 if comparison.once else runs
     for number in range(runs):
         show(f"{comparison.title}: round {number + 1} of {runs}")
         for taken, contender in zip(samples, comparison.contenders, strict=True):

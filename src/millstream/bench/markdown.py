@@ -29,7 +29,7 @@ def section(report: Report) -> str:
         "",
     ]
     for result in report.results:
-        lines += _table(result)
+        lines += _table(result, report.runs)
     return "\n".join([*lines, f"<!-- end {report.benchmark} -->", ""])
 
 
@@ -57,10 +57,11 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _table(result: Result) -> list[str]:
+def _table(result: Result, runs: int) -> list[str]:
     figures = sorted({name for row in result.rows for name in row.figures})
     columns = ["", result.unit, "ratio", *figures]
-    lines = [f"### {result.title}", "", result.conditions, "", "| " + " | ".join(columns) + " |"]
+    rounds = "; one round" if {len(row.values) for row in result.rows} == {1} and runs > 1 else ""
+    lines = [f"### {result.title}", "", f"{result.conditions}{rounds}", "", "| " + " | ".join(columns) + " |"]
     lines.append("|" + "---|" + "---:|" * (len(columns) - 1))
     lines += ["| " + " | ".join(_cells(row, figures)) + " |" for row in result.rows]
     return [*lines, ""]

@@ -1,11 +1,12 @@
 """Bulk tasks: every bit checked, copies made and found unchanged, against sha256sum and rclone, on the same files.
 
-Our copies are audited, synced to the disk one by one, and proven to hash to what the source's provider recorded; those
-of rclone are not synced.
+Our copies are audited, synced to the disk before they are confirmed, and proven to hash to what the source's provider
+recorded; those of rclone are not synced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.mill.listed import prepare
-from millstream.bench.mill.workshop import COPY, Tree, Workshop, fill, large_files, small_files
+from millstream.bench.mill.workshop import COPY, LARGE, Tree, Workshop, fill, large_files, small_files
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError, MillstreamError
 from millstream.stores import LocalStore
@@ -42,18 +43,21 @@ def comparisons(
     *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed.
     """
     program()
-    source = folder / "source"
+    source, first = folder / "source", folder / "first"
     trees = [
         large_files(_number("megabytes", megabytes, MEGABYTES[size]) << 20),
         small_files(_number("files", files, FILES[size])),
     ]
     for tree in trees:
+        once = size == "full" and tree.space == LARGE
         fill(LocalStore(source), tree)
+        first.mkdir()
+        yield _duplications(first, tree, source, once=once)
         with Workshop.opened(folder / "standing", source) as shop:
             shop.duplicate(tree)
-            yield _sweeps(shop, tree, source)
-            yield _loops(shop, tree, source)
-        yield _duplications(folder, tree, source)
+            yield _sweeps(shop, tree, source, once=once)
+            yield _loops(shop, tree, source, once=once)
+        shutil.rmtree(first)
     items = _number("listed", listed, LISTED[size])
     prepare(folder, items)
     yield Comparison(
@@ -61,6 +65,7 @@ def comparisons(
         unit="items/s",
         conditions="source and copy list as many, and the manifest has a row for each; in a process of its own",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
+        once=size == "full",
     )
 
 
@@ -76,7 +81,7 @@ def _described(tree: Tree) -> str:
     return f"{tree.files:,} {tree.space} files ({tree.bytes / 1e6:,.0f} MB)"
 
 
-def _sweeps(shop: Workshop, tree: Tree, source: Path) -> Comparison:
+def _sweeps(shop: Workshop, tree: Tree, source: Path, *, once: bool) -> Comparison:
     copies = tree.folder(shop.folder / COPY)
     return Comparison(
         title=f"Integrity sweep of {_described(tree)}",
@@ -91,10 +96,11 @@ def _sweeps(shop: Workshop, tree: Tree, source: Path) -> Comparison:
             Contender("rclone check --download", lambda: _read(tree, lambda: _check(source, copies, tree), sides=2)),
             Contender("millstream", lambda: _read(tree, lambda: shop.sweep(tree, threads=PARALLEL))),
         ],
+        once=once,
     )
 
 
-def _loops(shop: Workshop, tree: Tree, source: Path) -> Comparison:
+def _loops(shop: Workshop, tree: Tree, source: Path, *, once: bool) -> Comparison:
     def loop() -> None:
         plan = shop.plan(tree, shop.low)
         assert (plan.same, plan.tasks) == (tree.files, 0), "nothing has changed"
@@ -109,10 +115,11 @@ def _loops(shop: Workshop, tree: Tree, source: Path) -> Comparison:
             Contender("rclone sync", lambda: _timed(tree.files, lambda: _sync(source, copies, tree))),
             Contender("millstream", lambda: _timed(tree.files, loop)),
         ],
+        once=once,
     )
 
 
-def _duplications(folder: Path, tree: Tree, source: Path) -> Comparison:
+def _duplications(folder: Path, tree: Tree, source: Path, *, once: bool) -> Comparison:
     return Comparison(
         title=f"First duplication of {_described(tree)}",
         unit="MB/s",
@@ -125,6 +132,7 @@ def _duplications(folder: Path, tree: Tree, source: Path) -> Comparison:
             Contender("rclone sync, then sync of the disk", lambda: _copied(folder, tree, source, durable=True)),
             Contender("millstream", lambda: _duplicated(folder, tree, source)),
         ],
+        once=once,
     )
 
 
@@ -138,14 +146,23 @@ def _copied(folder: Path, tree: Tree, source: Path, *, durable: bool) -> Sample:
             os.sync()
 
     sample = _read(tree, copy)
-    shutil.rmtree(copies)
+    _remove(copies, tree)
     return sample
 
 
 def _duplicated(folder: Path, tree: Tree, source: Path) -> Sample:
     os.sync()
-    with Workshop.opened(folder / f"first-{next(_numbers)}", source) as shop:
-        return _read(tree, lambda: shop.duplicate(tree))
+    with contextlib.closing(Workshop(folder / f"millstream-{next(_numbers)}", source)) as shop:
+        sample = _read(tree, lambda: shop.duplicate(tree))
+    _remove(shop.folder, tree)
+    return sample
+
+
+def _remove(folder: Path, tree: Tree) -> None:
+    """Remove large copies at once, for their bytes, and small ones after everybody's turn: ext4 makes new files slowly
+    for minutes after many have been removed, and whoever came next would be measured with that."""
+    if tree.space == LARGE:
+        shutil.rmtree(folder)
 
 
 def _sha256sum(folder: Path) -> None:

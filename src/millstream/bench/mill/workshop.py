@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import itertools
 import random
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -25,6 +26,7 @@ from millstream.mill.check_writer import CheckWriter
 from millstream.mill.checker import Checker
 from millstream.mill.differences import Plan
 from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.joining import groups
 from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair
 from millstream.mill.policy_repository import Policies
@@ -37,8 +39,9 @@ from millstream.mill.sweep import check_space
 from millstream.mill.tasks import Audit, Duplicate, QueueName
 from millstream.mill.workers import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue, WorkQueue
-from millstream.stores import LocalStore
+from millstream.stores import ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, Outbox
+from millstream.stores.bulk import NewItem
 
 SOURCE, COPY = "source", "copy"
 PAIR = Pair(SOURCE, COPY)
@@ -77,14 +80,13 @@ def fill(store: LocalStore, tree: Tree) -> None:
         draw = random.Random(1)
         block = draw.randbytes(_MEBIBYTE)
 
-        def put(numbered: tuple[int, int]) -> None:
-            number, size = numbered
+        def item(number: int, size: int) -> NewItem:
             start = number * 509 % (_MEBIBYTE - 8192)
-            body = io.BytesIO(number.to_bytes(8, "big") + block[start : start + size - 8])
-            store.put(tree.space, f"{number // 1000:03}/file {number:06}.dat", body)
+            body = number.to_bytes(8, "big") + block[start : start + size - 8]
+            return NewItem(f"{number // 1000:03}/file {number:06}.dat", body, hashlib.sha256(body).hexdigest())
 
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(put, enumerate(_sizes(tree.files))))
+        for some in groups(itertools.starmap(item, enumerate(_sizes(tree.files))), 200):
+            assert all(isinstance(one, ItemInfo) for one in store.bulk.put(tree.space, some))
         return
     for number in range(tree.files):
         size = min(128 * _MEBIBYTE, tree.bytes - number * 128 * _MEBIBYTE)
