@@ -130,6 +130,27 @@ def test_the_space_of_a_first_copy_is_made_for_all_of_them(new_world: Callable[.
     assert [made.read(Place("2", "s", name)) for name in names] == [name.encode() for name in names]
 
 
+def test_only_so_many_bytes_are_held_in_memory(new_world: Callable[..., Any], tmp_path: Path) -> None:
+    made = new_world({"1": LocalStore(tmp_path / "1"), "2": LocalStore(tmp_path / "2")})
+    put: list[list[str]] = []
+    bulk = made.stores["2"].bulk
+
+    class Watched:
+        infos, read = bulk.infos, bulk.read
+
+        def put(self, space: str, items: Any) -> Any:
+            put.append([item.content_id for item in items])
+            return bulk.put(space, items)
+
+    made.stores["2"].bulk = Watched()
+    for number in range(30):
+        made.put(Place("1", "s", f"{number:02}"), bytes([number]) * SMALL)
+    processor = DuplicationProcessor(made.providers, made.manifest)
+    results = processor.process_group([Duplicate("1", "2", "s", f"{number:02}") for number in range(30)])
+    assert all(results) and [len(some) for some in put] == [8, 8, 8, 6]
+    assert made.read(Place("2", "s", "29")) == bytes([29]) * SMALL
+
+
 def test_stores_without_a_way_for_many_items_get_them_one_by_one(new_world: Callable[..., Any]) -> None:
     world = new_world()
     for name in NAMES:

@@ -57,11 +57,12 @@ class Checker:
 
     def check_many(self, store: str, space: str, content_ids: Sequence[str]) -> Iterator[Checked]:
         """Check those of *content_ids* that can be looked at and read together; the others are left out."""
-        rows = self._manifest.get_many(store, space, content_ids)
-        audit = self.audit_sums(store, space, content_ids)
-        for name, seen in zip(content_ids, self.observe_many(store, space, content_ids), strict=True):
-            if seen is not None:
-                yield self.check_row(Place(store, space, name), rows.get(name), audit[name], seen=seen)
+        looked = zip(content_ids, self.observe_many(store, space, content_ids), strict=True)
+        found = {name: seen for name, seen in looked if seen is not None}
+        rows = self._manifest.get_many(store, space, list(found))
+        audit = self.audit_sums(store, space, list(found)) if found else {}
+        for name, seen in found.items():
+            yield self.check_row(Place(store, space, name), rows.get(name), audit[name], seen=seen)
 
     def audit_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
         """What the audit says of some items, by id (:meth:`AuditTrail.sums`)."""

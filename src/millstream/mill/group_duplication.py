@@ -6,7 +6,7 @@ That is what nearly all tasks of a first copy and of a loop are. All else is lef
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from millstream.mill.duplication import Act, Action, End, Record, Side, clean_properties, decide
@@ -17,6 +17,9 @@ from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
 from millstream.stores.bulk import SMALL, Bulk, NewItem, bulk_of
 from millstream.stores.protocol import ItemInfo, ItemNotFoundError, SpaceNotFoundError, StoreError
+
+HELD = 8 * SMALL
+"""Bytes of items that one thread holds in memory."""
 
 Looked = tuple[ItemInfo | StoreError, ItemInfo | StoreError]
 """What the source and the destination say of an item."""
@@ -65,7 +68,9 @@ class _Group:
                 same[name] = copy
             elif action.act == Act.COPY and not isinstance(copy, ItemInfo) and source.size <= SMALL:
                 new[name] = source
-        events = self._adopted(same) | self._copied(new)
+        events = self._adopted(same)
+        for some in _portions(new):
+            events |= self._copied(some)
         done = [*same, *(name for name in new if name in events)]
         return {name: _result(actions[name], events.get(name)) for name in done}
 
@@ -79,7 +84,10 @@ class _Group:
         return call(lambda: self._to.infos(space, ids))
 
     def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, Event]:
-        """The event of each of *new* that was copied, and is proven to be what the source's provider recorded."""
+        """The event of each of *new* that was copied, and is proven to be what the source's provider recorded.
+
+        They are held in memory.
+        """
         read = self._providers.call(lambda: self._from.read(self._space, list(new)))
         items = [
             NewItem(name, data, sha256, info.mimetype, clean_properties(info.properties))
@@ -106,6 +114,19 @@ class _Group:
         now = self._providers.clock.now()
         sha256, mimetype = info.checksum(), info.mimetype
         return Event(self._destination, self._space, info.content_id, now, sha256, info.size, mimetype)
+
+
+def _portions(infos: Mapping[str, ItemInfo]) -> Iterator[Mapping[str, ItemInfo]]:
+    """*infos*, some at a time, of so many bytes together as may be held in memory."""
+    some, size = dict[str, ItemInfo](), 0
+    for name, info in infos.items():
+        if some and size + info.size > HELD:
+            yield some
+            some, size = {}, 0
+        some[name] = info
+        size += info.size
+    if some:
+        yield some
 
 
 def _side(found: ItemInfo | StoreError) -> Side:
