@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,14 @@ def test_a_store_that_is_not_there_is_not_made_for_reading(path: Path) -> None:
         with pytest.raises(LogNotFoundError, match="no log store at"):
             open_store(f"sqlite:///{path}", **options)
     assert not path.exists()
+
+
+def test_a_copy_that_sqlite_made_is_read_as_it_is(log: Log, path: Path, tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("VACUUM INTO ?", [str(tmp_path / "backup.db")])
+    with open_store(f"sqlite:///{tmp_path / 'backup.db'}", read_only=True) as store:
+        assert store.log(SPEC).last_id == log.last_id
+        assert [m.body for batch in store.log(SPEC).read() for m in batch] == [b"%d" % n for n in range(1, 51)]
 
 
 def test_read_only_reads_and_refuses_to_write(log: Log, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -16,15 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from millstream.anchoring.registry import OperationState
 from millstream.anchoring.sidetree import SIDETREE, long_form
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
-from millstream.rest.openapi import describe
+from millstream.rest.openapi import describe, encode_description
 from millstream.testing.dids import Person
 
 OPERATIONS, IDENTIFIERS = "/sidetree/v1/operations", "/sidetree/v1/identifiers"
+
+DESCRIPTION = Path(__file__).parents[2] / "docs" / "reference" / "registry-openapi.json"
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 class Api:
@@ -199,7 +211,64 @@ def test_it_is_alive_and_describes_itself(api: Api) -> None:
     assert api.ask("GET", "/healthz")[1]["status"] == "ok"
     status, found, _ = api.ask("GET", "/openapi.json")
     assert (status, found) == (200, json.loads(json.dumps(describe(SIDETREE))))
+    assert DESCRIPTION.read_bytes() == encode_description(), "run `make openapi` and look at what changed"
     assert set(found["paths"]) >= {OPERATIONS, f"{OPERATIONS}/bulk", "/healthz", IDENTIFIERS + "/{did}"}
+
+
+@schemathesis.serializer("application/jsonl")
+def write_lines(_context: Any, value: Any) -> bytes:
+    """A text as the lines that it is."""
+    return value.encode("utf-8", "replace") if isinstance(value, str) else json.dumps(value).encode()
+
+
+QUESTIONS = [
+    pytest.param(operation, mode, id=f"{operation.label} {mode.value}")
+    for operation in (result.ok() for result in schemathesis.openapi.from_path(str(DESCRIPTION)).get_all_operations())
+    for mode in schemathesis.GenerationMode
+    if mode is schemathesis.GenerationMode.POSITIVE or operation.body  # a path may be any text, so none is wrong
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("operation", "mode"), QUESTIONS)
+def test_whatever_is_asked_the_answer_is_as_described_and_never_500(
+    api: Api, operation: Any, mode: Any, size: str
+) -> None:
+    @settings(
+        max_examples=500 if size == "long" else 10,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        response = case.call(base_url=f"http://127.0.0.1:{api.port}")
+        case.validate_response(response, checks=CHECKS)
+
+    ask()
+
+
+@pytest.mark.parametrize(
+    "path", ["/../../etc/passwd", "/sidetree/v1/identifiers/..%2f..%2fetc%2fpasswd", "/%00", "//etc/passwd"]
+)
+def test_no_path_leads_to_a_file(api: Api, path: str) -> None:
+    status, answer, _ = api.ask("GET", path)
+    assert status in (400, 404) and "root:" not in json.dumps(answer)
+
+
+@pytest.mark.parametrize(("path", "most"), [(OPERATIONS, 10_000), (f"{OPERATIONS}/bulk", 64 << 20)])
+def test_a_body_without_end_is_cut_off_at_the_limit(api: Api, path: str, most: int) -> None:
+    """Sent in chunks, as somebody does who says nothing of its length: the answer comes before the end."""
+    chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", api.port), timeout=30) as sender:
+        sender.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        with contextlib.suppress(ConnectionError):
+            for _ in range(most // 65_536 + 2):
+                sender.sendall(chunk)
+        assert sender.recv(100).startswith(b"HTTP/1.1 413 ")
+    assert api.ask("GET", "/healthz")[0] == 200
 
 
 def test_a_crowd_is_told_when_to_come_back(tmp_path: Path) -> None:

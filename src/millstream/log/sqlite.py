@@ -220,7 +220,8 @@ class SqliteBackend:
                 "Install a newer one"
             )
         (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
-        return bool(version == sql.VERSION and mode == "wal")
+        # A copy that SQLite itself made (VACUUM INTO) has another mode, in which it can be read as well.
+        return bool(version == sql.VERSION and (mode == "wal" or self._read_only))
 
     def _prepare(self) -> None:
         """Make the tables of a new file; of several processes that try at once, one does."""

@@ -1,12 +1,20 @@
-"""The description of the registry's HTTP interface, as OpenAPI 3.1."""
+"""The description of the registry's HTTP interface, as OpenAPI 3.1.
+
+``python -m millstream.rest.openapi docs/reference/registry-openapi.json`` writes that of the network ``sidetree``.
+"""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from millstream import __version__
 from millstream.anchoring.registry import OperationState
-from millstream.anchoring.sidetree import OperationType, Profile
+from millstream.anchoring.sidetree import SIDETREE, OperationType, Profile
+from millstream.core.durable import write_durably
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
 _OBJECT: dict[str, Any] = {"type": "object"}
@@ -24,7 +32,13 @@ def describe(profile: Profile) -> dict[str, Any]:
                 "get": _get("operationStatus", "Where an operation stands", [_path("id")], _ref("OperationStatus"))
             },
             "/sidetree/v1/identifiers/{did}": {
-                "get": _get("resolve", "The document of a DID, of its short or long form", [_path("did")], _OBJECT)
+                "get": _get(
+                    "resolve",
+                    "The document of a DID, of its short or long form",
+                    [_path("did")],
+                    _OBJECT,
+                    media="application/ld+json",
+                )
             },
             "/sidetree/v1/identifiers/{did}/operations": {
                 "get": _get(
@@ -38,6 +52,11 @@ def describe(profile: Profile) -> dict[str, Any]:
         },
         "components": {"schemas": {"OperationStatus": _status_schema(), "Error": _error_schema()}},
     }
+
+
+def encode_description() -> bytes:
+    """The description for the network ``sidetree`` as it is checked in."""
+    return msgspec.json.format(msgspec.json.encode(describe(SIDETREE)), indent=1) + b"\n"
 
 
 def _submit(profile: Profile) -> dict[str, Any]:
@@ -73,13 +92,20 @@ def _bulk() -> dict[str, Any]:
     }
 
 
-def _get(name: str, summary: str, parameters: list[dict[str, Any]], schema: dict[str, Any]) -> dict[str, Any]:
+def _get(
+    name: str,
+    summary: str,
+    parameters: list[dict[str, Any]],
+    schema: dict[str, Any],
+    *,
+    media: str = "application/json",
+) -> dict[str, Any]:
     errors = _errors("400", "404", "503") if parameters else {}
     return {
         "operationId": name,
         "summary": summary,
         "parameters": parameters,
-        "responses": {"200": _response("Found", schema), **errors},
+        "responses": {"200": _response("Found", schema, media), **errors},
     }
 
 
@@ -95,8 +121,8 @@ def _body(media: str, schema: dict[str, Any], text: str) -> dict[str, Any]:
     return {"required": True, "description": text, "content": {media: {"schema": schema}}}
 
 
-def _response(text: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": schema}}}
+def _response(text: str, schema: dict[str, Any], media: str = "application/json") -> dict[str, Any]:
+    return {"description": text, "content": {media: {"schema": schema}}}
 
 
 def _errors(*statuses: str) -> dict[str, Any]:
@@ -120,3 +146,7 @@ def _status_schema() -> dict[str, Any]:
 
 def _error_schema() -> dict[str, Any]:
     return {"type": "object", "required": ["code", "message"], "properties": {"code": _TEXT, "message": _TEXT}}
+
+
+if __name__ == "__main__":
+    write_durably(Path(sys.argv[1]), encode_description())
