@@ -23,6 +23,7 @@ from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
 from millstream.pipeline.jobs.folder import JobBusyError, JobFolder
+from millstream.testing.damage import flip_bit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,6 +229,18 @@ def test_p7_what_is_final_in_a_part_of_a_log_stays_so_whatever_amends_the_rest(
     early, final = ({batch.batch for batch in job.batches()} for job in (part, whole))
     assert early < final
     assert {batch.batch for batch in part.batches(final=False)} - final
+
+
+def test_output_that_rotted_is_never_handed_on(
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
+) -> None:
+    write_log(log_url, "untidy", untidy(13, 600))
+    job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
+    assert list(job.batches())
+    for path in job.data.glob("*.parquet"):  # in the midst of a page, and not in the footer
+        flip_bit(path, seed=3)
+    with pytest.raises(PipelineError, match=r"cannot be read .*run the job again"):
+        list(job.batches(final=False))
 
 
 def test_what_spark_raises_is_told_in_one_line(

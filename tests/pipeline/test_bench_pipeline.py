@@ -24,7 +24,7 @@ def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> 
         work.read("sqlite", f"sqlite:///{tmp_path / 'read.db'}", [500]),
         work.ingest([500]),
         work.anchor([500]),
-        work.sweep(5, 1000),
+        work.sweep([5], 1000),
         work.plan([500]),
     ]
     samples = [contender.run() for comparison in measured for contender in comparison.contenders]

@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
-from millstream.anchoring.database import among
+from millstream.anchoring.database import among, insert_rows
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.files import check_reason
 from millstream.anchoring.records import EncodedBatch
@@ -18,6 +18,9 @@ from millstream.core.canonical import canonical_json
 
 MAX_CONFIG_CHARACTERS = 100_000
 """The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""
+
+_BATCH = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "end", "ended")
+_PAYLOAD = ("seq", "ids", "header", "lines")
 
 
 def accept(
@@ -75,28 +78,15 @@ def _known_rejects(connection: sa.Connection, log: str, numbers: Iterable[int]) 
 def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
     """Insert *batches* in order and return the last place that is taken after them."""
     last = int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
-    rows, payloads = list[dict[str, Any]](), list[dict[str, Any]]()
+    rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     for seq, batch in enumerate(batches, last + 1):
         header, line = batch.header, batch.header_line
-        rows.append(
-            {
-                "seq": seq,
-                "stream": stream,
-                "log": log,
-                "batch": header.batch,
-                "source": header.source,
-                "start": header.start,
-                "size": len(line) + 1 + len(batch.lines),
-                "root": header.root,
-                "end": header.end,
-                "ended": header.cut,
-            }
-        )
-        ids = np.array(batch.ids, "<u8").tobytes()
-        payloads.append({"seq": seq, "ids": ids, "header": line, "lines": batch.lines})
-    if rows:
-        connection.execute(sa.insert(t.batches), rows)
-        connection.execute(sa.insert(t.payloads), payloads)
+        size = len(line) + 1 + len(batch.lines)
+        own = (header.batch, header.source, header.start, size, header.root, header.end, header.cut)
+        rows.append((seq, stream, log, *own))
+        payloads.append((seq, np.array(batch.ids, "<u8").tobytes(), line, batch.lines))
+    insert_rows(connection, t.batches, _BATCH, rows)
+    insert_rows(connection, t.payloads, _PAYLOAD, payloads)
     return last + len(rows)
 
 

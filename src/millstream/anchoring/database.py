@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,3 +19,15 @@ def among(column: sa.ColumnElement[Any], values: Iterable[int | str]) -> sa.Colu
     """
     listed = sa.func.json_each(msgspec.json.encode(list(values)).decode()).table_valued("value")
     return column.in_(sa.select(listed.c.value))
+
+
+def insert_rows(
+    connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """Insert *rows* of *columns*, which stand in the order of *table*, as SQLite's driver takes them.
+
+    A batch is a row or two, and a dictionary for each costs more than inserting it.
+    """
+    if rows:
+        statement = sa.insert(table).compile(dialect=connection.dialect, column_keys=list(columns))
+        connection.exec_driver_sql(str(statement), list(rows))

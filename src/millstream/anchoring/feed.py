@@ -177,12 +177,16 @@ def hand_over(
     batches: Sequence[EncodedBatch],
     rejects: Sequence[Reject],
     config: Mapping[str, Any],
+    *,
+    sealed: bool = False,
 ) -> Handed:
     """Give *batches* and *rejects* of *log*, made by the rules *config*, to *writer*, durably.
 
+    *sealed* is as in :meth:`~millstream.anchoring.writer.BatchWriter.add`.
+
     Raises :class:`AnchoringError` where a batch is known with other messages in it, and what the writer raises.
     """
-    added = writer.add(log, batches, rejects, config=config)
+    added = writer.add(log, batches, rejects, config=config, sealed=sealed)
     if added.conflicting:
         raise AnchoringError(
             f"batch {' and '.join(added.conflicting[:3])} of {log!r} is known with other messages in it: the rules or "

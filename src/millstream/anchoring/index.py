@@ -14,7 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring.content import AnchorContent
-from millstream.anchoring.database import among, metadata
+from millstream.anchoring.database import among, insert_rows, metadata
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.screening import Member, flat_ids, refusals
 from millstream.core.sql import make_tables, writing
@@ -55,6 +55,8 @@ _batches = sa.Table(
     sa.Column("reason", sa.Text),
     sa.Index("anchor_index_batch", "log", "batch"),
 )
+
+_BATCH = tuple(column.name for column in _batches.columns)
 
 
 class AnchorStatus(msgspec.Struct, frozen=True):
@@ -119,16 +121,7 @@ class AnchorIndex:
         """Write down what *entry* holds; *refused* gives the reasons of its invalid batches by their ordinal."""
         log = content.manifest.log
         rows = [
-            {
-                "number": entry.number,
-                "ordinal": ordinal,
-                "log": log,
-                "batch": batch.batch,
-                "uri": batch.uri,
-                "offset": batch.offset,
-                "size": batch.size,
-                "reason": refused.get(ordinal),
-            }
+            (entry.number, ordinal, log, batch.batch, batch.uri, batch.offset, batch.size, refused.get(ordinal))
             for ordinal, batch in enumerate(content.batches)
         ]
         self._record(entry, _anchor_values(content, refused), rows)
@@ -213,15 +206,14 @@ class AnchorIndex:
         query = sa.union(sa.select(_anchors.c.number), sa.select(_batches.c.number))
         return sorted(row[0] for row in self._rows(query))
 
-    def _record(self, entry: LedgerEntry, values: Mapping[str, Any], batches: Sequence[Mapping[str, Any]]) -> None:
+    def _record(self, entry: LedgerEntry, values: Mapping[str, Any], batches: Sequence[tuple[Any, ...]]) -> None:
         own = {f: getattr(entry, f) for f in ("number", "hash", "time", "anchor_string")}
         with writing(self._engine) as connection:
             last = connection.execute(sa.select(sa.func.max(_anchors.c.number))).scalar_one()
             if (last or 0) >= entry.number:
                 return  # another observer of the same database was faster
             connection.execute(_anchors.insert(), [{**own, **values}])
-            if batches:
-                connection.execute(_batches.insert(), batches)
+            insert_rows(connection, _batches, _BATCH, batches)
 
     def _arrays(self, log: str, low: int, high: int) -> Iterator[tuple[int, np.ndarray[Any, Any], bytes]]:
         columns = _anchors.c

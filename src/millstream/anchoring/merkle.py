@@ -63,7 +63,8 @@ def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> b
 
 def _level_above(level: Sequence[bytes]) -> list[bytes]:
     # An odd node at the end moves up unchanged: the same tree as RFC 9162's split at the largest power of two.
-    above = [node_hash(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
+    pairs = zip(level[::2], level[1::2], strict=False)
+    above = [sha256(b"\x01" + left + right).digest() for left, right in pairs]  # node_hash, without a call a node
     if len(level) % 2:
         above.append(level[-1])
     return above

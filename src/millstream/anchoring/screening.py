@@ -45,8 +45,8 @@ def refusals(members: Sequence[Member], messages: Mapping[int, int], batches: Ma
 
 def _are_distinct(members: Sequence[Member]) -> bool:
     """Whether no batch id and no message id stands twice."""
-    ids, _ = flat_ids([member.ids for member in members])
-    return len(np.unique(ids)) == len(ids) and len({member.batch for member in members}) == len(members)
+    ids = np.sort(flat_ids([member.ids for member in members])[0])
+    return not (ids[1:] == ids[:-1]).any() and len({member.batch for member in members}) == len(members)
 
 
 def _refusal(

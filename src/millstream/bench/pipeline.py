@@ -35,8 +35,8 @@ READ: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 100_000}
 BASE: dict[Size, int] = {"quick": 2_000, "small": 20_000, "full": 20_000}
 """Messages of the smallest log that is anchored, rows of files, and items of the smallest listing."""
 
-SWEPT: dict[Size, tuple[int, int]] = {"quick": (20, 10_000), "small": (200, 500_000), "full": (2_000, 1_000_000)}
-"""Items that are swept, and their bytes."""
+SWEPT: dict[Size, tuple[int, int]] = {"quick": (20, 10_000), "small": (20, 500_000), "full": (20, 1_000_000)}
+"""Items of the smallest store that is swept, and their bytes."""
 
 STEPS: dict[Size, tuple[int, ...]] = {"quick": (1,), "small": (1, 10), "full": (1, 10, 100)}
 
@@ -76,7 +76,8 @@ def comparisons(
         if "anchor" in wanted:
             yield work.anchor(counts)
         if "sweep" in wanted:
-            yield work.sweep(*SWEPT[size])
+            items, item_bytes = SWEPT[size]
+            yield work.sweep([items * step for step in STEPS[size]], item_bytes)
         if "plan" in wanted:
             yield work.plan(counts)
 
@@ -135,26 +136,34 @@ class Work:
         conditions = "N × N items listed and recorded in order, of which one in a hundred differs; listing is not in it"
         return self._compare("Planning duplication", conditions, self._plan, counts, unit="items/s")
 
-    def sweep(self, items: int, size: int) -> Comparison:
+    def sweep(self, counts: Sequence[int], size: int) -> Comparison:
         """Every bit of a store, hashed and judged; against ``sha256sum`` in as many processes as there are cores."""
+        urls = [self._fill(count, size) for count in counts]
+        runs: list[tuple[str, Callable[[str, int, int], Sample]]] = [
+            ("sha256sum under xargs -P", self._sha256sum),
+            ("integrity", self._sweep),
+        ]
+        return Comparison(
+            title="Sweeping every bit",
+            unit="MB/s",
+            conditions=f"items of {size:,} bytes in a local folder, in the page cache; SHA-256; {self._where}",
+            contenders=[
+                Contender(f"{name}, {count:,} items", functools.partial(run, url, count, count * size))
+                for name, run in runs
+                for count, url in zip(counts, urls, strict=True)
+            ],
+        )
+
+    def _fill(self, items: int, size: int) -> str:
+        """A store of so many items."""
         from millstream.stores import LocalStore
 
-        store = LocalStore(self._folder / "store")
+        store = LocalStore(self._folder / f"store-{items}")
         store.create_space("docs")
         draw = np.random.Generator(np.random.PCG64(2))
         for number in range(items):
             store.put("docs", f"item-{number}", io.BytesIO(draw.bytes(size)))
-        return Comparison(
-            title="Sweeping every bit",
-            unit="MB/s",
-            conditions=(
-                f"{items:,} items of {size:,} bytes in a local folder, in the page cache; SHA-256; {self._where}"
-            ),
-            contenders=[
-                Contender("sha256sum under xargs -P", functools.partial(self._sha256sum, store.url, items * size)),
-                Contender("integrity", functools.partial(self._sweep, store.url, items, items * size)),
-            ],
-        )
+        return store.url
 
     def _compare(
         self, title: str, conditions: str, run: Callable[[int], Sample], counts: Sequence[int], unit: str = "messages/s"
@@ -213,19 +222,20 @@ class Work:
         from millstream.pipeline.jobs.report import run_report
 
         rows = Manifest(sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)).rows()
-        with self._timed() as sample:
+        with self._timed("MB") as sample:
             jobs = self._folder / self._new("sweep")
             sweep = run_integrity(self._spark, jobs, "run", {"store": url}, rows, clock=self._clock)
             run_report(self._spark, jobs, sweep, clock=self._clock)
         _checked(sweep.record.rows_out, items)
         return sample(size / 1e6)
 
-    def _sha256sum(self, url: str, size: int) -> Sample:
+    def _sha256sum(self, url: str, items: int, size: int) -> Sample:
         folder = Path(url.removeprefix("file://"))
         find = ["find", str(folder), "-type", "f", "-path", "*item-*", "-print0"]
         hashing = ["xargs", "-0", "-P", str(len(os.sched_getaffinity(0))), "-n", "50", "sha256sum"]
-        with self._timed() as sample:
+        with self._timed("MB") as sample:
             listed = subprocess.run(find, stdout=subprocess.PIPE, check=True).stdout
+            _checked(listed.count(b"\0"), items)
             subprocess.run(hashing, input=listed, stdout=subprocess.DEVNULL, check=True)
         return sample(size / 1e6)
 
@@ -234,7 +244,7 @@ class Work:
         from millstream.pipeline.jobs.comparing import compare_copies
 
         folder, target = self._folder / f"listing-{count}", self._folder / self._new("plan")
-        with self._timed() as sample:
+        with self._timed("item") as sample:
             compare_copies(
                 self._spark, folder / "listed.parquet", folder / "recorded.parquet", Pair("a", "b")
             ).write.parquet(str(target))
@@ -245,8 +255,8 @@ class Work:
         return f"{name}-{next(self._turns)}"
 
     @contextlib.contextmanager
-    def _timed(self) -> Iterator[Callable[[float], Sample]]:
-        """A function that makes the sample of the time in the block, given how much was done in it.
+    def _timed(self, each: str = "message") -> Iterator[Callable[[float], Sample]]:
+        """A function that makes the sample of the time in the block, given how much (of *each*) was done in it.
 
         CPU is the processor time of the driver, its Java machine and all workers: what the work costs, however
         many cores there were and whatever else they had to do.
@@ -257,7 +267,7 @@ class Work:
 
         def sample(amount: float) -> Sample:
             seconds, cpu = ended
-            figures = {"CPU µs each": cpu / amount * 1e6, "seconds": seconds, "CPU s": cpu}
+            figures = {f"CPU µs/{each}": cpu / amount * 1e6, "seconds": seconds, "CPU s": cpu}
             return Sample(amount / seconds, figures | spark_memory())
 
         yield sample

@@ -37,7 +37,7 @@ def anchor_history(
         done = done.plus(hand_over(writer, log, (), some, config))
     for group in _grouped(job.batches()):
         size += sum(len(batch.lines) for batch in group)
-        done = done.plus(hand_over(writer, log, group, (), config)).plus(cut(writer, force=False))
+        done = done.plus(hand_over(writer, log, group, (), config, sealed=True)).plus(cut(writer, force=False))
     done = done.plus(cut(writer, force=True))
     inputs = {"log": log, "batches": job.record.inputs}
     counts = {"messages": done.messages, "rejects": done.rejects, "known": done.known, "anchors": done.anchors}

@@ -140,10 +140,18 @@ def remove_old_jobs(jobs: Path, *, before: int) -> int:
 
 
 def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
-    """*columns* of all Parquet files in *data*, file by file in the order of their names, up to *rows* at a time."""
+    """*columns* of all Parquet files in *data*, file by file in the order of their names, up to *rows* at a time.
+
+    Raises :class:`PipelineError` where the bytes of a page are not those that were written, by its checksum.
+    """
     for path in sorted(data.glob("*.parquet")):
-        with pq.ParquetFile(path) as parquet:
-            yield from parquet.iter_batches(rows, columns=columns)
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+                yield from parquet.iter_batches(rows, columns=columns)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise PipelineError(
+                f"{path} cannot be read ({error}): remove {data.parent} and run the job again"
+            ) from error
 
 
 def log_record(record: JobRecord) -> None:
