@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from starlette.routing import BaseRoute, Route
 
-from millstream.anchoring.files import split_batches
-from millstream.anchoring.manifest import MAX_FILE_BYTES
 from millstream.console.page import Call, Pages
 from millstream.rest.views import batches
 
@@ -30,8 +27,6 @@ REASONS = {
 }
 """Why a message is in no batch, in words."""
 
-_SHOWN_MESSAGES = 100
-
 
 def routes(pages: Pages) -> list[BaseRoute]:
     """The routes of these pages."""
@@ -45,15 +40,14 @@ def routes(pages: Pages) -> list[BaseRoute]:
 def list_batches(call: Call) -> Mapping[str, Any]:
     """Batches over time, by state, by why they ended, and one by one."""
     desk = call.desk
-    journal, timeline = desk.watch.survey.journal, batches.timeline(desk, call.ask(batches.TimelineQuery)).items
-    names = ("accepted", "cut", "anchored", "observed", "rejected")
+    timeline = batches.timeline(desk, call.ask(batches.TimelineQuery)).items
     ask = call.ask(batches.BatchesQuery)
     chosen = {name: call.query.get(name) for name in ("log", "only", "ended", "since", "until")}
     return {
         "batches": batches.batches(desk, ask),
         "ends": batches.ends(desk, call.ask()).items,
         "rejects": batches.rejects(desk, call.ask()).items,
-        "totals": [(name, getattr(journal, name)) for name in names],
+        "states": batches.states(desk, call.ask()).items,
         "timeline": timeline,
         "begin": min((row.at for row in timeline), default=None),
         "end": max((row.until for row in timeline), default=None),
@@ -77,12 +71,6 @@ def list_rejected(call: Call) -> Mapping[str, Any]:
 def show_batch(call: Call) -> Mapping[str, Any]:
     """One batch, and the messages that its file holds."""
     found = batches.batch(call.desk, call.ask(batches.BatchQuery))
-    messages: list[tuple[int, str]] = []
-    count, header = 0, None
-    for place in found.anchored[:1]:
-        data = call.desk.node.cas.get(place.file, MAX_FILE_BYTES)[place.offset : place.offset + place.size]
-        stored = next(split_batches(data))
-        count, header = len(stored.lines), stored.header
-        for line in stored.lines[:_SHOWN_MESSAGES]:
-            messages.append((msgspec.json.decode(line)["id"], line.decode("utf-8")))
-    return {"b": found, "messages": messages, "count": count, "header": header, "cuts": CUTS}
+    messages = batches.batch_messages(call.desk, call.ask(batches.BatchMessagesQuery))
+    where = {"log": found.log, "batch": found.batch}
+    return {"b": found, "messages": messages, "where": where, "offset": call.query.get("offset"), "cuts": CUTS}

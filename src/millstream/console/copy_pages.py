@@ -66,13 +66,18 @@ def show_findings(call: Call) -> Mapping[str, Any]:
     """Copies whose last check found a fault."""
     query = call.ask(integrity.FindingsQuery)
     rows = integrity.finding_rows(call.desk, call.ask()).items
-    return {"findings": integrity.findings(call.desk, query), "rows": rows, "only": query.query.row}
+    return {
+        "findings": integrity.findings(call.desk, query),
+        "rows": rows,
+        "only": query.query.row,
+        "faults": _faults(call),
+    }
 
 
 def show_reports(call: Call) -> Mapping[str, Any]:
     """The last report of every space."""
     found = integrity.reports(call.desk, call.ask(integrity.ReportsQuery))
-    return {"reports": found, "offset": call.query.get("offset")}
+    return {"reports": found, "offset": call.query.get("offset"), "faults": _faults(call)}
 
 
 def show_space(call: Call) -> Mapping[str, Any]:
@@ -141,6 +146,10 @@ def repair(call: Call) -> Mapping[str, Any] | Response:
         "danger": True,
         "back": back,
     }
+
+
+def _faults(call: Call) -> int:
+    return call.desk.watch.overview().checks.failed
 
 
 def _heat(spaces: Sequence[SpaceCoverage], only: str | None, now: int) -> Iterator[tuple[str, Sequence[Square], int]]:

@@ -14,13 +14,12 @@ from millstream.console.page import Call, Pages, body_of, done
 from millstream.console.policy_form import PolicyForm, changed_form, number_of, show_form, store_names
 from millstream.console_settings import Role
 from millstream.core.errors import NotFoundError
-from millstream.log.database.place import masked
 from millstream.mill.errors import PolicyError
 from millstream.mill.policy import Policy, policy_text
 from millstream.mill.policy_changes import PolicyChange, changes_between, put_over
 from millstream.mill.policy_saving import ABSENT, PolicyConflictError, history, read_policy, version_of
 from millstream.rest.access import ForbiddenError
-from millstream.rest.views import policies
+from millstream.rest.views import policies, system
 
 _SUGGESTED = 500
 """Names of spaces that the field for a new one suggests."""
@@ -50,10 +49,9 @@ def routes(pages: Pages) -> list[BaseRoute]:
 
 def list_policies(call: Call) -> Mapping[str, Any]:
     """The policies of all accounts, and the stores."""
-    node = call.desk.node
-    stores = [(name, masked(url)) for name, url in node.settings.store_urls.items()]
-    found = policies.policies(call.desk, call.ask())
-    return {"policies": found, "stores": stores, "account": "" if found.items else node.settings.mill.account}
+    found, stores = policies.policies(call.desk, call.ask()), system.stores(call.desk, call.ask()).items
+    account = "" if found.items else call.desk.node.settings.mill.account
+    return {"policies": found, "stores": stores, "account": account}
 
 
 def new_policy(call: Call) -> Response:

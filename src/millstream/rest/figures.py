@@ -115,6 +115,13 @@ class QueueAlarm(msgspec.Struct, frozen=True):
     since: int
 
 
+class StateCount(msgspec.Struct, frozen=True):
+    """How many batches, or operations on identifiers, stand in one state."""
+
+    state: str
+    count: int
+
+
 class Fault(msgspec.Struct, frozen=True):
     """Something that is not well: how bad (``bad``, ``warn``), what, what is done about it, and the page about it."""
 

@@ -76,6 +76,23 @@ class AnchorDetail(msgspec.Struct, frozen=True):
     trouble: str | None = None
 
 
+class FileRow(msgspec.Struct, frozen=True):
+    """A file under an anchor: ``kind`` is ``manifest``, ``batches`` or ``rejects``; what it holds, and its bytes."""
+
+    kind: str
+    cid: str
+    batches: int | None
+    messages: int
+    bytes: int | None
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A batch of an anchor that is invalid, and why."""
+
+    batch: str
+    reason: str
+
+
 @endpoints.get("/anchors", AnchorsQuery)
 def anchors(desk: Desk, ask: Ask[AnchorsQuery, Any]) -> Listing[AnchorRow]:
     """List the entries of a ledger, the last one first."""
@@ -111,6 +128,26 @@ def anchor(desk: Desk, ask: Ask[AnchorQuery, Any]) -> AnchorDetail:
     except AnchoringError as error:
         return AnchorDetail(entry, row, None, None, refused, str(error))
     return AnchorDetail(entry, row, cid, manifest, refused)
+
+
+@endpoints.get("/anchors/{number}/files", AnchorQuery)
+def anchor_files(desk: Desk, ask: Ask[AnchorQuery, Any]) -> Listing[FileRow]:
+    """List the files under one entry of the ledger: the manifest, and those that it names."""
+    found = anchor(desk, ask)
+    rows = list[FileRow]()
+    if found.manifest_cid and found.manifest:
+        batches, rejects = found.manifest.files, found.manifest.rejects.files
+        rows.append(FileRow("manifest", found.manifest_cid, found.manifest.count, found.manifest.messages, None))
+        rows += [FileRow("batches", one.uri, one.batches, one.messages, one.bytes) for one in batches]
+        rows += [FileRow("rejects", one.uri, None, one.count, one.bytes) for one in rejects]
+    return Listing(rows, total=len(rows))
+
+
+@endpoints.get("/anchors/{number}/refused", AnchorQuery)
+def anchor_refused(desk: Desk, ask: Ask[AnchorQuery, Any]) -> Listing[Refused]:
+    """List the batches under one entry of the ledger that are invalid, and why."""
+    rows = [Refused(batch, reason) for batch, reason in anchor(desk, ask).refused.items()]
+    return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/files/{cid}", FileQuery)

@@ -9,7 +9,8 @@ import msgspec
 
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, Name
+from millstream.rest.endpoint import Ask, Endpoints, Listing, Name
+from millstream.rest.figures import StateCount
 
 if TYPE_CHECKING:
     from millstream.anchoring.registry import Registry
@@ -64,6 +65,13 @@ def resolve(desk: Desk, ask: Ask[DidQuery, Any]) -> Resolution:
     if found is None:
         raise UnknownDidError(f"nothing is known of {ask.query.did[:100]!r}")
     return Resolution(msgspec.to_builtins(found))
+
+
+@endpoints.get("/operations/states")
+def operation_states(desk: Desk, _ask: Ask[Any, Any]) -> Listing[StateCount]:
+    """How many operations on identifiers stand in each state here."""
+    rows = [StateCount(state, count) for state, count in registry_of(desk).store.counts().items()]
+    return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/operations/{id}", OperationQuery)

@@ -147,6 +147,13 @@ class ReportRow(msgspec.Struct, frozen=True):
     coverage: float
 
 
+class ReportCount(msgspec.Struct, frozen=True):
+    """How many items of a report one row of the table of checks (``B1 intact``) is of."""
+
+    row: str
+    items: int
+
+
 class RepairPlanned(msgspec.Struct, frozen=True):
     """What a repair of an item would do: which stores it would write to, from which good copy, and what it refuses."""
 
@@ -239,6 +246,13 @@ def report(desk: Desk, ask: Ask[SpaceQuery, Any]) -> Report:
     if found is None:
         raise NoReportError
     return found
+
+
+@endpoints.get("/integrity/report/rows", SpaceQuery)
+def report_rows(desk: Desk, ask: Ask[SpaceQuery, Any]) -> Listing[ReportCount]:
+    """List the rows of the table of checks in the latest report on a space, and how many items each is of."""
+    rows = [ReportCount(kind, items) for kind, items in report(desk, ask).kinds.items()]
+    return Listing(rows, total=len(rows))
 
 
 @endpoints.get("/integrity/repairs")

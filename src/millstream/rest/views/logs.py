@@ -43,6 +43,12 @@ class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str | None = None
 
 
+class ConsumersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``log``: only consumers of this log."""
+
+    log: str | None = None
+
+
 class MessagesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From message ``first`` on, or from the first one received at ``time`` (microseconds); else the last ones."""
 
@@ -124,11 +130,12 @@ def logs(desk: Desk, ask: Ask[LogsQuery, Any]) -> Listing[LogRow]:
     return Listing(found, total=len(found), as_of=survey.at)
 
 
-@endpoints.get("/consumers")
-def consumers(desk: Desk, _ask: Ask[Any, Any]) -> Listing[Lag]:
-    """List all consumers of all logs, the one that is furthest behind first."""
+@endpoints.get("/consumers", ConsumersQuery)
+def consumers(desk: Desk, ask: Ask[ConsumersQuery, Any]) -> Listing[Lag]:
+    """List the consumers of all logs, or of one, the one that is furthest behind first."""
     survey = desk.watch.survey
-    return Listing(survey.lags, total=len(survey.lags), as_of=survey.at)
+    found = [lag for lag in survey.lags if ask.query.log in (None, lag.log)]
+    return Listing(found, total=len(found), as_of=survey.at)
 
 
 @endpoints.get("/logs/{log}", LogQuery)

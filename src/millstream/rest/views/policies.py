@@ -251,6 +251,13 @@ def policy_version(desk: Desk, ask: Ask[VersionQuery, Any]) -> PolicyText:
     raise UnknownPolicyError(f"the policy of {account!r} has no version {number}")
 
 
+@endpoints.get("/policies/{account}/versions/{number}/plans", VersionQuery)
+def version_plans(desk: Desk, ask: Ask[VersionQuery, Any]) -> Listing[PlanRow]:
+    """Say what putting one version of a policy in force would cause, space by space."""
+    plans = check_policy(desk, Ask(AccountQuery(ask.query.account), policy_version(desk, ask), ask.who)).plans
+    return Listing(plans, total=len(plans))
+
+
 def accounts(desk: Desk) -> Sequence[str]:
     """The accounts whose policies are in force."""
     data = desk.node.policy_place.read(ACCOUNTS_FILE)

@@ -12,7 +12,7 @@ from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
 from millstream.console_settings import Role
 from millstream.core.message import encode_line
 from millstream.rest.desk import Desk
-from millstream.rest.endpoint import Ask, Endpoints, File, Name
+from millstream.rest.endpoint import Ask, Endpoints, File, Listing, Name
 
 endpoints = Endpoints()
 
@@ -61,6 +61,13 @@ def proof(desk: Desk, ask: Ask[ProofQuery, Any]) -> File:
     """The proof of one message, as a file."""
     data = desk.node.prove(ask.query.log, ask.query.id) + b"\n"
     return File(f"proof-{ask.query.log}-{ask.query.id}.json", data, "application/json")
+
+
+@endpoints.get("/proofs/{log}/{id}/copies", ProofQuery)
+def proof_copies(desk: Desk, ask: Ask[ProofQuery, Any]) -> Listing[Replica]:
+    """List the copies of the batch file that the proof of a message names."""
+    rows = check_proof(desk, proof(desk, ask).data).replicas
+    return Listing(rows, total=len(rows))
 
 
 @endpoints.post("/proofs/verify", body=ProofText, role=Role.VIEWER)

@@ -52,6 +52,14 @@ class SettingRow(msgspec.Struct, frozen=True):
     origin: str
 
 
+class StoreRow(msgspec.Struct, frozen=True):
+    """A store and where it lies, without secrets; ``audited``: its changes are written to an audit log."""
+
+    store: str
+    url: str
+    audited: bool
+
+
 class PackageRow(msgspec.Struct, frozen=True):
     """The version of one part; None where it is not installed."""
 
@@ -95,6 +103,17 @@ def pools(desk: Desk, _ask: Ask[Any, Any]) -> Listing[PoolRow]:
         PoolRow(row.queue, row.desired_workers, row.leased, row.ready + row.delayed)
         for row in desk.watch.queues()
         if row.desired_workers is not None
+    ]
+    return Listing(rows, total=len(rows))
+
+
+@endpoints.get("/stores")
+def stores(desk: Desk, _ask: Ask[Any, Any]) -> Listing[StoreRow]:
+    """List the stores that policies may name."""
+    settings = desk.node.settings
+    rows = [
+        StoreRow(name, masked(url), name in settings.stores and settings.stores[name].audited)
+        for name, url in settings.store_urls.items()
     ]
     return Listing(rows, total=len(rows))
 
