@@ -59,6 +59,35 @@ def test_what_comes_before_an_action_or_instead_of_it_is_a_whole_page(
     assert refused == [] and watching.hosts == {"127.0.0.1"}
 
 
+TABLES = """
+() => [...document.querySelectorAll("main table")].map((table) => {
+  const csv = ".export a[href*='format=csv']";
+  let near = table;
+  while (near && !near.querySelector(csv)) near = near.parentElement.closest("section, main");
+  const inside = near && near.tagName === "SECTION" ? [...near.querySelectorAll(".export a")] : [];
+  return { table: table.textContent.trim().slice(0, 60), links: inside.map((a) => a.pathname + a.search) };
+})
+"""
+"""Every table of a page, and where it is to be had otherwise."""
+
+
+def test_every_table_leads_to_itself_as_csv_and_as_json(browser: Browser, served: Served) -> None:
+    page = browser.new_page()
+    first = served.ask("GET", "/api/v1/batches?before=60&limit=1")[1]["items"][0]["batch"]
+    pages = {**PAGES, "batch": f"/batches/one?log=weather&batch={first}"}
+    seen, without = dict[str, int](), list[str]()
+    for name, path in pages.items():
+        page.goto(served.url + path)
+        for each in page.evaluate(TABLES):
+            if not each["links"]:
+                without.append(f"{name}: {each['table']}")
+            for link in each["links"]:
+                seen[link] = seen[link] if link in seen else served.ask("GET", link)[0]
+    page.close()
+    assert without == []
+    assert {link: status for link, status in seen.items() if status != 200} == {} and len(seen) > 50
+
+
 def test_every_page_can_be_read_on_a_telephone(browser: Browser, served: Served) -> None:
     pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
     context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
@@ -120,6 +149,14 @@ def test_a_dead_letter_is_looked_at_amended_and_tried_again_with_others_at_a_rat
     page.goto(f"{changing.url}/system")
     expect(page.locator("main")).to_contain_text("the store has another name now")
     assert watched.complaints == []
+
+
+def test_what_was_refused_says_why_and_leads_back(served: Served, watched: Watched) -> None:
+    page = watched.page(f"{served.url}/queues/duplication-high")
+    page.get_by_role("button", name="Redrive the chosen").click()
+    expect(page.locator(".lead")).to_have_text("Choose some tasks first")
+    page.get_by_role("link", name="Back").click()
+    expect(page.locator("h1")).to_have_text("duplication-high")
 
 
 def test_the_past_of_a_queue_is_drawn_and_goes_on(changing: Served, watched: Watched) -> None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from millstream.console import batch_pages, copy_pages, policy_pages, road_pages, work_pages
 from millstream.console.events import Events
 from millstream.console.finding import find
-from millstream.console.page import THEMES, Pages, local_path, read_form
+from millstream.console.page import THEMES, Pages, local_path, read_form, sentence
 from millstream.console.rendering import Assets, make_templates
 from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError
@@ -98,7 +98,7 @@ class Console:
             if isinstance(error, AccessError):
                 self.desk.trail.add("nobody", "failed sign-in", address_of(request))
             visit = visit or access.new_visit()
-            html = self._pages.render("sign_in.html", request, None, visit, back=back, error=str(error))
+            html = self._pages.render("sign_in.html", request, None, visit, back=back, error=sentence(error))
             response: Response = HTMLResponse(html, status_of(error))
             set_visit(response, access, visit)
             return response

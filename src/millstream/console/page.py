@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import jinja2
 import msgspec
@@ -88,11 +88,15 @@ class Pages:
     def render(self, name: str, request: Request, who: Who | None, visit: Visit, **values: Any) -> str:
         """The template *name* with what all pages know."""
         theme = request.cookies.get("millstream_theme", "")
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        came_from = _came_from(request)
         common = {
             "who": who,
             "theme": theme if theme in THEMES else "",
             "token": self.desk.access.form_token(visit),
-            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "came_from": came_from,
+            "again": here if request.method == "GET" else came_from or "/",
+            "here": here,
             "path": request.url.path,
             "folder": self.desk.node.folder.name,
             "now": self.desk.clock.now(),
@@ -136,7 +140,7 @@ class Pages:
             response = RedirectResponse(f"/sign-in?back={quote(back + query)}", 303)
         except MillstreamError as error:
             status = status_of(error)
-            html = self.render("error.html", request, who, visit, error=str(error), status=status)
+            html = self.render("error.html", request, who, visit, error=sentence(error), status=status)
             response = HTMLResponse(html, status)
         if known is None:
             set_visit(response, access, visit)
@@ -162,6 +166,20 @@ def local_path(path: str) -> str:
     """*path*, where it leads to a page of this console; else the first page."""
     safe = path.startswith("/") and not path.startswith(("//", "/\\")) and "\\" not in path
     return path if safe and path.isprintable() else "/"
+
+
+def sentence(error: Exception) -> str:
+    """The text of *error* as a page says it: with a capital letter at its beginning."""
+    text = str(error)
+    return text[:1].upper() + text[1:]
+
+
+def _came_from(request: Request) -> str:
+    """The page of this console that led here; empty where none did, or where it is not known."""
+    place = urlsplit(request.headers.get("referer", ""))
+    if place.netloc != request.url.netloc:
+        return ""
+    return local_path(place.path + (f"?{place.query}" if place.query else ""))
 
 
 def body_of(kind: type[Any], **values: Any) -> Any:

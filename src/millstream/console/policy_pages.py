@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -17,7 +18,8 @@ from millstream.core.errors import NotFoundError
 from millstream.mill.errors import PolicyError
 from millstream.mill.policy import Policy, policy_text
 from millstream.mill.policy_changes import PolicyChange, changes_between, put_over
-from millstream.mill.policy_saving import ABSENT, PolicyConflictError, history, read_policy, version_of
+from millstream.mill.policy_saving import ABSENT, PolicyConflictError, history, version_of
+from millstream.mill.providers import is_system
 from millstream.rest.access import ForbiddenError
 from millstream.rest.views import policies, system
 
@@ -160,7 +162,7 @@ def _draft_of(call: Call, text: str, version: str, view: str) -> Draft:
     if view != "form":
         return Draft(text, version)
     try:
-        policy, _ = read_policy(text.encode("utf-8", "surrogatepass"), call.path["account"])
+        policy, _ = policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass"))
     except PolicyError as error:
         return Draft(text, version, trouble=str(error))
     return Draft(text, version, show_form(policy, call.query.get("find", ""), number_of(call.query.get("offset", ""))))
@@ -175,12 +177,10 @@ def _shown(call: Call, draft: Draft) -> dict[str, Any]:
         shown["error"] = draft.trouble
     if draft.form:
         configured = call.desk.node.settings.store_urls
-        known = dict.fromkeys(one.space for one in call.desk.watch.survey.spaces)
         own = {*draft.form.policy.spaces, *draft.form.policy.ignored}
         shown["stores"] = [(name, name in configured) for name in store_names(draft.form.policy, configured)]
-        shown["suggested"] = sorted(name for name in known if name not in own and not name.startswith("x-"))[
-            :_SUGGESTED
-        ]
+        others = (name for name in call.desk.watch.survey.space_names if name not in own and not is_system(name))
+        shown["suggested"] = list(islice(others, _SUGGESTED))
     return shown
 
 
@@ -212,7 +212,7 @@ def _version(call: Call, version: str) -> Policy | None:
 
 def _parsed(call: Call, text: str) -> Policy | None:
     try:
-        return read_policy(text.encode("utf-8", "surrogatepass"), call.path["account"])[0]
+        return policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass"))[0]
     except PolicyError:
         return None
 

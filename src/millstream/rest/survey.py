@@ -81,6 +81,11 @@ class Survey(msgspec.Struct, frozen=True, dict=True):
     troubles: Mapping[str, str] = {}
 
     @cached_property
+    def space_names(self) -> Sequence[str]:
+        """The names of all spaces of all stores, in order."""
+        return sorted({row.space for row in self.spaces})
+
+    @cached_property
     def copies(self) -> CopyFigures:
         """All copies together; what waits for workers is not known here."""
         rows = self.spaces

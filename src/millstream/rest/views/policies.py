@@ -168,17 +168,17 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
     text, stores = data.decode("utf-8", "replace"), tuple(desk.node.settings.store_urls)
     in_force = account in accounts(desk)
     try:
-        parsed, warned = read_policy(data, account)
+        found, _ = parsed(account, data)
     except PolicyError as error:
         return PolicyDetail(account, version_of(data), text, (), (), (), (), str(error), in_force)
     return PolicyDetail(
         account,
         version_of(data),
         text,
-        [(space, list(map(str, pairs))) for space, pairs in parsed.spaces.items()],
-        list(map(str, parsed.defaults)),
-        parsed.ignored,
-        _texts(warned, parsed, stores),
+        [(space, list(map(str, pairs))) for space, pairs in found.spaces.items()],
+        list(map(str, found.defaults)),
+        found.ignored,
+        _warnings(account, data, stores),
         in_force=in_force,
     )
 
@@ -190,12 +190,12 @@ def check_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> Checked:
     check_account(account)
     stores = tuple(desk.node.settings.store_urls)
     try:
-        proposed, warned = read_policy(data, account)
+        proposed, _ = parsed(account, data)
     except PolicyError as error:
         return Checked(str(error))
     before = (_read(desk, account) or b"").decode("utf-8", "replace")
     lines = difflib.unified_diff(before.splitlines(), ask.body.text.splitlines(), "in force", "proposed", lineterm="")
-    current, diff, texts = in_force(desk, account), list(lines), _texts(warned, proposed, stores)
+    current, diff, texts = in_force(desk, account), list(lines), _warnings(account, data, stores)
     changes = changes_between(current, proposed)
     try:
         plans, unseen = _what_if(desk, current, proposed)
@@ -267,9 +267,18 @@ def accounts(desk: Desk) -> Sequence[str]:
 def in_force(desk: Desk, account: str) -> Policy:
     """The policy of *account* as it is now; an empty one where there is none, or where it cannot be read."""
     try:
-        return read_policy(_read(desk, account) or encode_policy(Policy(account)), account)[0]
+        return parsed(account, _read(desk, account) or encode_policy(Policy(account)))[0]
     except PolicyError:
         return Policy(account)
+
+
+@lru_cache(maxsize=8)
+def parsed(account: str, data: bytes) -> tuple[Policy, Sequence[Warned]]:
+    """The policy of *account* in *data*, as ``read_policy``: kept, since a page asks for the same one several times.
+
+    Raises :class:`~millstream.mill.errors.PolicyError`.
+    """
+    return read_policy(data, account)
 
 
 def empty_policy() -> str:
@@ -288,18 +297,21 @@ def _row(desk: Desk, account: str) -> PolicyRow:
 
 
 @lru_cache(maxsize=100)
-def _summed_up(account: str, data: bytes, version: str, stores: Sequence[str]) -> PolicyRow:
+def _summed_up(account: str, data: bytes, version: str, stores: tuple[str, ...]) -> PolicyRow:
     """Kept, since a policy may name many thousand spaces, and is looked at far more often than it changes."""
     try:
-        parsed, warned = read_policy(data, account)
+        found, _ = read_policy(data, account)
+        warnings = len(_warnings(account, data, stores))
     except PolicyError as error:
         return PolicyRow(account, version, 0, 0, 0, 0, str(error))
-    warnings = len(_texts(warned, parsed, stores))
-    return PolicyRow(account, version, len(parsed.spaces), len(parsed.defaults), len(parsed.ignored), warnings)
+    return PolicyRow(account, version, len(found.spaces), len(found.defaults), len(found.ignored), warnings)
 
 
-def _texts(warned: Sequence[Warned], parsed: Policy, stores: Sequence[str]) -> list[str]:
-    return [f"{one.code}: {one}" for one in [*warned, *lint_policy(parsed, list(stores))]]
+@lru_cache(maxsize=8)
+def _warnings(account: str, data: bytes, stores: tuple[str, ...]) -> Sequence[str]:
+    """What in a policy is probably not meant; kept as the policy is."""
+    found, warned = parsed(account, data)
+    return [f"{one.code}: {one}" for one in [*warned, *lint_policy(found, list(stores))]]
 
 
 def _what_if(desk: Desk, current: Policy, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
