@@ -239,6 +239,12 @@ def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: S
     assert served.ask("GET", f"{API}/proofs/weather/80000")[0] == 404
 
 
+def test_settings_say_where_they_come_from_and_read_as_they_are_written(served: Served) -> None:
+    rows = {row["setting"]: row for row in served.ask("GET", f"{API}/system/settings")[1]["items"]}
+    assert (rows["batching.window"]["value"], rows["batching.window"]["origin"]) == ("30m", "default")
+    assert rows["stores.second.url"]["origin"].endswith("millstream.toml")
+
+
 def test_anchors_files_and_identifiers_can_be_read(served: Served) -> None:
     anchor = served.ask("GET", f"{API}/anchors/2")[1]
     assert anchor["found"]["batches"] == 20 and anchor["manifest"]["count"] == 20

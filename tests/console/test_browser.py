@@ -115,11 +115,13 @@ def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) ->
 
 
 def test_dead_letters_are_redriven_and_discarded_with_a_reason(changing: Served, watched: Watched) -> None:
-    page = watched.page(f"{changing.url}/queues/duplication-high")
-    page.locator(".card", has_text="by cause").get_by_role("button", name="Discard…").first.click()
+    page = watched.page(f"{changing.url}/dead-letters")
+    page.get_by_role("row", name="no store").get_by_role("button", name="Discard…").click()
     page.get_by_label("Reason").fill("the store is gone for good")
     page.locator(".confirm").get_by_role("button").click()
     expect(page.get_by_role("status")).to_contain_text("20 tasks were discarded")
+    done = page.locator(".card", has_text="What was done").get_by_role("row", name="discard")
+    expect(done).to_contain_text("the store is gone for good")
     page.get_by_role("button", name="Redrive", exact=True).click()
     page.locator(".confirm").get_by_role("button").click()
     expect(page.get_by_role("status")).to_contain_text("10 tasks are ready again")

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.batching import BatchConfig, Override, Rulebook
 from millstream.cli.config import flatten
-from millstream.core.amounts import Duration, parse_duration
+from millstream.core.amounts import Duration, format_duration, parse_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.settings import Settings, SettingsError, load_settings
 
@@ -124,3 +124,13 @@ def durations_of(struct: type[msgspec.Struct], path: str = "") -> Iterator[str]:
             yield f"{path}{name}"
         elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             yield from durations_of(kind, f"{path}{name}.")
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [(0, "0s"), (1, "1us"), (1_500, "1500us"), (2_000_000, "2s"), (90_000_000, "90s"), (1_800_000_000, "30m"),
+     (86_400_000_000, "1d"), (25 * 3_600_000_000, "25h")],
+)  # fmt: skip
+def test_a_length_of_time_is_shown_as_it_is_written(duration: int, text: str) -> None:
+    assert format_duration(duration) == text
+    assert parse_duration(text) == duration

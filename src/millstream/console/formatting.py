@@ -79,6 +79,17 @@ def when(at: int | None, now: int) -> Markup:
     )
 
 
+def since(at: int | None, now: int) -> Markup:
+    """How long ago a time was, with the time itself as its title."""
+    if at is None:
+        return Markup("<span class=none>–</span>")
+    try:
+        exact = iso(at)
+    except OverflowError:
+        return Markup("<span>{}</span>").format(at)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, ago(at, now))
+
+
 def ago(at: int | None, now: int) -> str:
     """``3 min ago``, ``in 2 h``."""
     if at is None:

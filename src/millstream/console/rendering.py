@@ -72,6 +72,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         iso=formatting.iso,
         ticks=formatting.ticks,
         when=lambda at: formatting.when(at, clock()),
+        since=lambda at: formatting.since(at, clock()),
         ago=lambda at: formatting.ago(at, clock()),
     )
     environment.globals.update(asset=assets.url, release=__version__, link=link, spark=spark, bars=bars)

@@ -14,6 +14,9 @@ from millstream.console.page import Call, FormError, Pages, body_of, done
 from millstream.console.road_pages import parsed
 from millstream.rest.views import queues, system
 
+_LAST_DONE = 10
+"""Events of the trail that the page of a queue shows."""
+
 
 def routes(pages: Pages) -> list[BaseRoute]:
     """The routes of these pages."""
@@ -59,6 +62,7 @@ def show_queue(call: Call) -> Mapping[str, Any]:
         "alarms": [one for one in call.desk.watch.alarms() if one.queue == name],
         "open_tasks": [sample.ready + sample.leased + sample.delayed for sample in past],
         "coarse": coarse,
+        "done": call.desk.trail.last(_LAST_DONE, about=f"queue {name}"),
     }
 
 
@@ -138,6 +142,7 @@ def show_system(call: Call) -> Mapping[str, Any]:
         "versions": system.versions(desk, call.ask()).items,
         "trail": system.trail(desk, call.ask(system.TrailQuery)),
         "before": call.query.get("before"),
+        "about": call.query.get("about"),
         "whole_folder": str(desk.node.folder),
         "free": survey.free_bytes,
         "started_at": desk.started_at,

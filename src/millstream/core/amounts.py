@@ -24,6 +24,14 @@ def parse_duration(text: str | float) -> Duration:
     return Duration(round(float(match[1]) * _UNITS[match[2] or "s"]))
 
 
+def format_duration(duration: int) -> str:
+    """A length of time in microseconds, as :func:`parse_duration` reads it: in the largest unit of which it is a whole
+    number."""
+    if not duration:
+        return "0s"
+    return next(f"{duration // long}{unit}" for unit, long in reversed(_UNITS.items()) if duration % long == 0)
+
+
 def parse_size(text: str | int) -> int:
     """The bytes of a size such as ``500000``, ``64MB`` or ``10GiB``. Raises :class:`ValueError`."""
     match = _SIZE.fullmatch(str(text).strip())

@@ -51,11 +51,15 @@ class Trail:
         with self._engine.begin() as connection:
             connection.execute(sa.insert(_trail), {**values, "facts": facts})
 
-    def last(self, limit: int = 100, before: int | None = None) -> Sequence[TrailEvent]:
-        """The last *limit* events (of those below number *before*), the latest first."""
+    def last(self, limit: int = 100, before: int | None = None, about: str | None = None) -> Sequence[TrailEvent]:
+        """The last *limit* events (of those below number *before*), the latest first; only those *about* one target and
+        its parts (``queue audit`` and ``queue audit, task 7``) where that is given."""
         query = sa.select(_trail).order_by(_trail.c.number.desc()).limit(limit)
         if before is not None:
             query = query.where(_trail.c.number < before)
+        if about is not None:
+            target = _trail.c.target
+            query = query.where((target == about) | target.startswith(f"{about},", autoescape=True))
         with self._engine.connect() as connection:
             return [TrailEvent(*row) for row in connection.execute(query)]
 

@@ -12,11 +12,13 @@ import msgspec
 
 from millstream import __version__
 from millstream.console_settings import HIDDEN, SECRETS
+from millstream.core.amounts import format_duration
 from millstream.log.database.place import masked
 from millstream.messaging.broker.admin import GroupInfo
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Number
 from millstream.rest.trail import TrailEvent
+from millstream.settings import DURATIONS
 
 endpoints = Endpoints()
 
@@ -75,9 +77,10 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Events with numbers below ``before``."""
+    """Events with numbers below ``before``; only those ``about`` one thing (``queue audit``) and its parts."""
 
     before: Number | None = None
+    about: str | None = None
     limit: Limit = 100
 
 
@@ -146,7 +149,7 @@ def health(desk: Desk, _ask: Ask[Any, Any]) -> Health:
 @endpoints.get("/system/trail", TrailQuery)
 def trail(desk: Desk, ask: Ask[TrailQuery, Any]) -> Listing[TrailEvent]:
     """List what was done through the console and this interface, the latest first."""
-    found = desk.trail.last(ask.query.limit + 1, ask.query.before)
+    found = desk.trail.last(ask.query.limit + 1, ask.query.before, ask.query.about)
     rows = found[: ask.query.limit]
     return Listing(rows, str(rows[-1].number) if len(found) > ask.query.limit else None)
 
@@ -178,6 +181,8 @@ def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], path: st
             continue
         if key in SECRETS and value:
             text = HIDDEN
+        elif name in DURATIONS and isinstance(value, int):
+            text = format_duration(value)
         elif isinstance(value, str):
             text = masked(value)
         else:
