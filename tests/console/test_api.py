@@ -198,6 +198,19 @@ def test_a_policy_is_saved_only_over_the_version_that_was_seen(copied: Callable[
         assert [row["number"] for row in served.ask("GET", f"{path}/versions")[1]["items"]] == [2, 1]
 
 
+def test_a_policy_is_withdrawn_only_at_the_version_that_was_seen(copied: Callable[[], Path]) -> None:
+    with serving(copied()) as served:
+        path, reason = f"{API}/policies/local", {"reason": "it moved to another node"}
+        version = served.ask("GET", path)[1]["version"]
+        assert served.ask("POST", f"{path}/withdraw", reason)[0] == 428
+        assert served.ask("POST", f"{path}/withdraw", reason, {"If-Match": "none"})[0] == 412
+        assert served.ask("POST", f"{path}/withdraw", reason, {"If-Match": version})[1]["in_force"] is False
+        assert [row["in_force"] for row in served.ask("GET", f"{API}/policies")[1]["items"]] == [False]
+        (event,) = served.ask("GET", f"{API}/system/trail?about=local")[1]["items"]
+        assert (event["action"], event["reason"]) == ("withdraw policy", "it moved to another node")
+        assert served.ask("POST", f"{path}/withdraw", reason, {"If-Match": version})[0] == 400
+
+
 def test_a_what_if_says_what_a_policy_would_cause_and_changes_nothing(served: Served) -> None:
     path = f"{API}/policies/local"
     before = served.ask("GET", path)[1]

@@ -114,8 +114,8 @@ def withdraw_policy(call: Call) -> Mapping[str, Any] | Response:
     """Take an account off the list of accounts."""
     account, version = call.path["account"], call.field("version")
     if call.field("confirmed") == "yes":
-        body = body_of(policies.Withdrawal, version=version, reason=call.field("reason").strip())
-        policies.withdraw(call.desk, call.ask(policies.AccountQuery, body))
+        body = body_of(policies.Withdrawal, reason=call.field("reason").strip())
+        policies.withdraw(call.desk, call.ask(policies.AccountQuery, body, if_match=version))
         return done(_page_of(account), "Nothing is copied by this policy any more. Saving it puts it in force again.")
     return {
         "what": f"Take {account} off the list",

@@ -112,9 +112,11 @@ class Endpoints:
         query: type[Any] = NoQuery,
         body: type[Any] = NoBody,
         role: Role = Role.OPERATOR,
+        *,
+        conditional: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """Declare a handler that acts."""
-        return self._declare("POST", path, query, body, role)
+        """Declare a handler that acts; *conditional*: over the version that ``If-Match`` names."""
+        return self._declare("POST", path, query, body, role, conditional=conditional)
 
     def put(self, path: str, query: type[Any], body: type[Any], role: Role) -> Callable[[Handler], Handler]:
         """Declare a handler that replaces something over a version of it."""

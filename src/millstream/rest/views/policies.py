@@ -61,9 +61,8 @@ class PolicyText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Withdrawal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why an account is taken off the list of accounts; ``version`` is the one that was looked at."""
+    """Why an account is taken off the list of accounts."""
 
-    version: Annotated[str, msgspec.Meta(pattern="^[0-9a-z]{4,16}$")]
     reason: Annotated[str, msgspec.Meta(min_length=3, max_length=500)]
 
 
@@ -215,12 +214,12 @@ def put_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> SavedPolicy:
     return SavedPolicy(account, saved.version, saved.number, list(map(str, saved.warnings)))
 
 
-@endpoints.post("/policies/{account}/withdraw", AccountQuery, Withdrawal, Role.ADMIN)
+@endpoints.post("/policies/{account}/withdraw", AccountQuery, Withdrawal, Role.ADMIN, conditional=True)
 def withdraw(desk: Desk, ask: Ask[AccountQuery, Withdrawal]) -> PolicyDetail:
     """Take an account off the list: nothing is copied by its policy until it is saved again; no version is lost."""
-    account, wanted = ask.query.account, ask.body
-    withdraw_policy(desk.node.policy_place, account, if_match=wanted.version)
-    desk.trail.add(ask.who.name, _WITHDRAWN, account, reason=wanted.reason, version=wanted.version)
+    account = ask.query.account
+    withdraw_policy(desk.node.policy_place, account, if_match=ask.if_match)
+    desk.trail.add(ask.who.name, _WITHDRAWN, account, reason=ask.body.reason, version=ask.if_match)
     desk.node.forget_policies()
     return policy(desk, ask)
 
