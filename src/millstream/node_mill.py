@@ -44,7 +44,7 @@ from millstream.mill.repair_log import RepairLog
 from millstream.mill.repairer import Repairer, RepairProcessor
 from millstream.mill.report import Report, encode_report
 from millstream.mill.report_folder import ReportFolder
-from millstream.mill.reporting import BitReportProcessor, Reporter
+from millstream.mill.reporting import BitReportProcessor, NotifyReportProcessor, Reporter
 from millstream.mill.resolution import BitErrorProcessor
 from millstream.mill.statistics import Statistics, StatisticsProcessor
 from millstream.mill.tasks import (
@@ -54,6 +54,7 @@ from millstream.mill.tasks import (
     BitReport,
     Duplicate,
     Notify,
+    NotifyReport,
     QueueName,
     Repair,
     StorageStatistics,
@@ -212,11 +213,14 @@ class MillNode(abc.ABC):
             Duplicate: DuplicationProcessor(providers, manifest, self.brake, policies=policies),
             BitCheck: BitCheckProcessor(checker),
             BitError: BitErrorProcessor(checker, self.repairer, self.audit_trail),
-            BitReport: BitReportProcessor(providers, manifest, self.bit_log, checker, self.reporter),
+            BitReport: BitReportProcessor(
+                providers, manifest, self.bit_log, checker, self.reporter, notify=bool(receivers)
+            ),
             StorageStatistics: StatisticsProcessor(manifest, self.statistics, providers),
             Repair: RepairProcessor(self.repairer),
             Audit: AuditProcessor(self.outbox, policies, notify=bool(receivers)),
             Notify: NotifyProcessor(receivers),
+            NotifyReport: NotifyReportProcessor(receivers),
         }
         mill = self.settings.mill
         return WorkerManager(
@@ -291,7 +295,8 @@ class MillNode(abc.ABC):
         """Watches the queues *names*, and tells whom the settings name of alarms."""
         alarms = self.settings.mill.alarms
         watch = Alarms(alarms.most, alarms.longest / MICROSECONDS)
-        return Monitor({name.value: self.queue(name) for name in names}, self.clock, watch, _receivers(alarms))
+        queues = {name.value: self.queue(name) for name in names}
+        return Monitor(queues, self.clock, watch, _receivers(alarms), held=lambda: len(self.brake.holds()))
 
 
 def _anchor(report: Report) -> str:

@@ -116,7 +116,7 @@ def test_a_policy_is_shown_and_linted(data: Path, mill: Run) -> None:
     assert mill("policy", "lint") == (0, [])
     write_policy(data, {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": "nine"}]})
     code, (warned,) = mill("policy", "lint")
-    assert (code, warned["code"]) == (1, "unknown-store")
+    assert (code, warned["code"], warned["spot"]) == (1, "unknown-store", {"line": 1, "column": 22})
 
 
 def test_a_broken_policy_ends_with_the_exit_code_of_bad_input(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

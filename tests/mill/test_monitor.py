@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socketserver
 import sys
@@ -16,9 +17,16 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.mill.alarms import Alarm, Alarms
+from millstream.mill.brake import Brake
+from millstream.mill.differences import Plan
+from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.monitor import Monitor, prometheus_lines, serve_figures
 from millstream.mill.notices import Command, Mail, NoticeError, WebHook
+from millstream.mill.policy import Pair
+from millstream.mill.recorder import record_space
+from millstream.mill.tasks import QueueName
 from millstream.queue.protocol import Depth
+from millstream.stores import LocalStore
 
 ALARM = Alarm("audit", "dead-letters", "3 tasks of the queue audit are dead", 3)
 
@@ -54,6 +62,28 @@ def test_a_task_that_nobody_works_on_is_an_alarm(world: Any) -> None:
     assert kinds(alarms, 60, audit=queue.depth()) == [("audit", "too-old", False)]
     queue.lease(1, visibility=60)
     assert kinds(alarms, 120, audit=queue.depth()) == [("audit", "too-old", True)]
+
+
+def test_held_plans_are_an_alarm_until_somebody_approves(world: Any) -> None:
+    told: list[Alarm] = []
+
+    class Receiver:
+        def tell(self, alarm: Alarm) -> None:
+            told.append(alarm)
+
+    brake = Brake(world.engine, world.clock, world.manifest.count)
+    monitor = Monitor({}, world.clock, Alarms(most=10, longest=3600), [Receiver()], held=lambda: len(brake.holds()))
+    monitor.look()
+    brake.check(Plan(Pair("1", "2"), "s", deletes=500, copied=1000))
+    for _ in range(2):
+        monitor.look()
+    brake.approve()
+    monitor.look()
+    assert [(alarm.subject, alarm.count) for alarm in told] == [
+        ("held in the loss brake", 1),
+        ("held in the loss brake (over)", 0),
+    ]
+    assert "1 plans of duplication go too far and are held: see `millstream mill approve`" in told[0].message
 
 
 @pytest.fixture
@@ -173,3 +203,32 @@ def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: 
         queue.dead_letter(queue.lease(1, visibility=60)[0], cause="so")
     assert run(["mill", "work", "--drain", "--monitor", "0", "--data", str(tmp_path)]) == 0
     assert [(alarm["queue"], alarm["kind"]) for alarm in got] == [("repair", "dead-letters")]
+
+
+def test_people_are_told_of_a_report_that_does_not_say_success(tmp_path: Path, hook: tuple[str, list[Any]]) -> None:
+    from millstream.mill.place import Place
+    from millstream.node import Node
+    from millstream.settings import load_settings
+    from millstream.testing.damage import flip_bit
+
+    url, got = hook
+    (tmp_path / "millstream.toml").write_text(
+        f'[mill.alarms]\nwebhook = "{url}"\n[stores.one]\nurl = "file://{{data}}/one"\n'
+    )
+    settings, _ = load_settings({"data": str(tmp_path)})
+    with Node.open(settings, create=True) as node:
+        store = node.providers["one"]
+        for space in ("good", "bad"):
+            store.create_space(space)
+            store.put(space, "a", io.BytesIO(b"body"))
+            record_space(node.providers, node.manifest, "one", space)
+        flip_bit(LocalStore(tmp_path / "one").path_of("bad", "a"))
+        assert node.providers.find(Place("one", "bad", "a")) is not None
+        node.bit_loop(SpaceFilter()).run()
+        node.workers(QueueName.BIT_INTEGRITY).run_until_drained()
+        node.bit_loop(SpaceFilter()).run()
+        assert node.workers(QueueName.BIT_REPORT).run_until_drained().dead == 0
+    (told,) = got
+    assert (told["kind"], told["store"], told["space"], told["result"]) == ("report", "one", "bad", "FAILURE")
+    assert told["message"].startswith("one/bad: FAILURE: 1 listed, 1 checked, 0 explained, 1 failed")
+    assert "\n  a: B" in told["message"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millstream.core.clock import VirtualClock
 from millstream.mill.errors import PolicyError
 from millstream.mill.located_json import Items, Members, Node, Scalar, Text, parse_located
-from millstream.mill.policy import Pair, Policy, encode_policy, parse_accounts, parse_policy
+from millstream.mill.policy import Pair, Policy, encode_policy, locate_policy, parse_accounts, parse_policy
 from millstream.mill.policy_lint import find_cycle, lint_policy
 from millstream.mill.policy_places import MAX_BYTES
 from millstream.mill.policy_repository import REFRESH_SECONDS, PolicyRepository, Refreshed
@@ -164,6 +164,40 @@ def test_what_is_probably_not_meant_is_found(policy: Policy, code: str, message:
     (warned,) = lint_policy(policy, "123")
     assert warned.code == code
     assert message in str(warned)
+
+
+def test_every_finding_names_its_line_and_column() -> None:
+    text = """{
+  "defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}],
+  "spaceDuplicationStorePolicies": {
+    "round": [
+      {"srcStoreId": "1", "destStoreId": "2"},
+      {"srcStoreId": "2", "destStoreId": "1"}],
+    "self": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "3", "destStoreId": "3"}],
+    "x-own": [{"srcStoreId": "1", "destStoreId": "2"}],
+    "none": [],
+    "other": [
+      {"srcStoreId": "1", "destStoreId": "9"}
+    ]
+  },
+  "spacesToIgnore": ["scratch",
+    "self"]
+}"""
+    policy, _ = parse_policy(text, "a")
+    found = lint_policy(policy, "123", locate_policy(text, "a"))
+    assert {(one.code, str(one.spot)) for one in found} == {
+        ("cycle", "line 4, column 5"),
+        ("same-store", "line 7, column 55"),
+        ("system-space", "line 8, column 5"),
+        ("empty-space", "line 9, column 5"),
+        ("shadowed-defaults", "line 10, column 5"),
+        ("unknown-store", "line 11, column 7"),
+        ("ignored-but-configured", "line 15, column 5"),
+    }
+    round_about = '{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"},{"srcStoreId":"2","destStoreId":"1"}]}'
+    policy, _ = parse_policy(round_about, "a")
+    (warned,) = lint_policy(policy, "12", locate_policy(round_about, "a"))
+    assert str(warned).startswith("line 1, column 2: defaultPolicies: the stores are copied in a circle")
 
 
 def test_a_sound_policy_has_nothing_to_warn_of() -> None:

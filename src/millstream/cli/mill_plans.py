@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 import msgspec
@@ -25,6 +25,20 @@ def print_plan(plan: Plan, as_json: bool) -> None:
     )
     for line in _what_is_held(plan):
         click.echo(line)
+
+
+def print_total(plans: Sequence[Plan], as_json: bool) -> None:
+    """What *plans* come to together."""
+    names = ("copies", "changes", "deletes", "same", "held", "bytes")
+    total = {name: sum(getattr(plan, name) for plan in plans) for name in names}
+    spaces = len({plan.space for plan in plans})
+    if as_json:
+        print_json({"total": {"spaces": spaces, **total}})
+        return
+    click.echo(
+        f"in all {spaces:,} spaces: {total['copies']:,} to copy, {total['changes']:,} to compare, "
+        f"{total['deletes']:,} to delete, {total['same']:,} unchanged; {size_text(total['bytes'])} to read"
+    )
 
 
 def print_held(plan: Plan, as_json: bool) -> None:

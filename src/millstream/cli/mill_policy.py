@@ -8,7 +8,8 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
-from millstream.cli.mill_plans import print_plan
+from millstream.cli.mill_plans import print_plan, print_total
+from millstream.mill.differences import Plan
 from millstream.mill.policy import Policy, encode_policy, policy_file
 from millstream.mill.policy_lint import lint_policy
 from millstream.mill.policy_places import MAX_BYTES
@@ -51,7 +52,10 @@ def lint(settings: Settings, as_json: bool) -> int:
     found = 0
     with Node.open(settings) as node:
         for account, one in node.policies.by_account.items():
-            for warned in [*node.policies.warnings[account], *lint_policy(one, list(node.providers))]:
+            for warned in [
+                *node.policies.warnings[account],
+                *lint_policy(one, list(node.providers), node.policies.spots[account]),
+            ]:
                 found += 1
                 if as_json:
                     print_json({"account": account, **msgspec.to_builtins(warned)})
@@ -103,13 +107,19 @@ def withdraw(settings: Settings, account: str, if_match: str | None) -> None:
 @data_options
 @json_option
 def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool) -> None:
-    """Say what the policy in FILE would cause for ACCOUNT, space by space: items, bytes, deletes. Changes nothing."""
+    """Say what the policy in FILE would cause for ACCOUNT, space by space and in all: items, bytes, deletes.
+
+    Changes nothing.
+    """
     proposed, _ = read_policy(file.read(MAX_BYTES + 1), account)
+    plans = list[Plan]()
     with Node.open(settings) as node:
         current = node.policies.by_account.get(account, Policy(account))
         for pairs in duplication_rounds(Policies({account: proposed}), node.providers):
             for pair, space in pairs:
-                print_plan(plan_space_duplication(node.providers, node.manifest, pair, space, None), as_json)
+                plans.append(plan_space_duplication(node.providers, node.manifest, pair, space, None))
+                print_plan(plans[-1], as_json)
+        print_total(plans, as_json)
         for pairs in duplication_rounds(Policies({account: current}), node.providers):
             for pair, space in pairs:
                 if pair not in proposed.lookup(space) and not as_json:

@@ -12,7 +12,7 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json, size_text
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.core.durable import write_durably
-from millstream.mill.report import Report, ReportResult
+from millstream.mill.report import Report, ReportResult, report_lines
 from millstream.mill.report_page import age_text, overview
 from millstream.mill.statistics import store_sizes
 from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
@@ -100,15 +100,5 @@ def print_report(found: Report, as_json: bool, now: int | None = None) -> None:
         values: dict[str, Any] = msgspec.to_builtins(found)
         print_json(values)
         return
-    age = "" if now is None else f", {age_text(now - found.ended_at)} ago"
-    click.echo(
-        f"{found.store}/{found.space}: {found.result.value}{age}: {found.listed:,} listed, {found.checked:,} checked, "
-        f"{found.explained:,} explained, {found.failed:,} failed, {size_text(found.bytes)} read, "
-        f"coverage {found.coverage:.1%}"
-    )
-    for finding in found.findings[:20]:
-        click.echo(f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}")
-    if len(found.findings) > 20:
-        click.echo(f"  … and {len(found.findings) - 20:,} more; see --json")
-    for note in found.notes:
-        click.echo(f"  {note}")
+    for line in report_lines(found, age="" if now is None else age_text(now - found.ended_at)):
+        click.echo(line)

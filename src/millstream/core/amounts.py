@@ -39,3 +39,12 @@ def parse_size(text: str | int) -> int:
         raise ValueError(f"{text!r} is no size: write 500000, 64MB or 10GiB")
     unit: int = (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
     return round(float(match[1]) * unit)
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: ``35.2 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,4 +1,4 @@
-"""Alarms of the queues: what is wrong is told once when it begins, again each hour, and once when it is over."""
+"""Alarms of the queues and of the loss brake: each is told when it begins, again every hour, and when it is over."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import msgspec
 from millstream.core.clock import MICROSECONDS
 from millstream.queue.protocol import Depth
 
+BRAKE = "the loss brake"
+"""What stands in the place of a queue where plans are held."""
+
 REMIND = 3600.0
 """Seconds after which an alarm that goes on is told again."""
 
@@ -16,7 +19,7 @@ REMIND = 3600.0
 class Alarm(msgspec.Struct, frozen=True):
     """Something that a person should know of a queue; with ``over`` it has passed.
 
-    ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``.
+    ``kind`` is ``dead-letters``, ``too-many`` or ``too-old``; or ``held``, with :data:`BRAKE` in the place of a queue.
     """
 
     queue: str
@@ -39,13 +42,18 @@ class Alarms:
         self._most, self._longest = most, longest
         self._told: dict[tuple[str, str], float] = {}
 
-    def observe(self, at: float, depths: Mapping[str, Depth]) -> Sequence[Alarm]:
-        """What is to be told at *at* (seconds, growing) of queues of these *depths*."""
+    def observe(self, at: float, depths: Mapping[str, Depth], held: int = 0) -> Sequence[Alarm]:
+        """What is to be told at *at* (seconds, growing) of queues of these *depths*, and of *held* plans."""
         found = {
             (alarm.queue, alarm.kind): alarm for name, depth in depths.items() for alarm in self.standing(name, depth)
         }
+        if held:
+            text = f"{held:,} plans of duplication go too far and are held: see `millstream mill approve`"
+            found[BRAKE, "held"] = Alarm(BRAKE, "held", text, held)
         due = [alarm for key, alarm in found.items() if at - self._told.get(key, float("-inf")) >= REMIND]
-        over = [_over(queue, kind) for queue, kind in self._told if (queue, kind) not in found and queue in depths]
+        over = [
+            _over(queue, kind) for queue, kind in self._told if (queue, kind) not in found and queue in {*depths, BRAKE}
+        ]
         self._told.update({(alarm.queue, alarm.kind): at for alarm in due})
         for alarm in over:
             del self._told[alarm.queue, alarm.kind]
@@ -68,4 +76,5 @@ class Alarms:
 
 
 def _over(queue: str, kind: str) -> Alarm:
-    return Alarm(queue, kind, f"the queue {queue} is in order again ({kind})", 0, over=True)
+    text = "no plan is held any more" if queue == BRAKE else f"the queue {queue} is in order again ({kind})"
+    return Alarm(queue, kind, text, 0, over=True)

@@ -30,12 +30,21 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Monitor:
-    """Looks at *queues* (by name) and tells *receivers* of alarms; see :meth:`look`. Thread-safe to read."""
+    """Looks at *queues* (by name) and tells *receivers* of alarms; see :meth:`look`. Thread-safe to read.
+
+    *held* gives how many plans the loss brake holds.
+    """
 
     def __init__(
-        self, queues: Mapping[str, WorkQueue], clock: Clock, alarms: Alarms, receivers: Sequence[Receiver] = ()
+        self,
+        queues: Mapping[str, WorkQueue],
+        clock: Clock,
+        alarms: Alarms,
+        receivers: Sequence[Receiver] = (),
+        held: Callable[[], int] = lambda: 0,
     ) -> None:
         self._queues, self._clock, self._alarms, self._receivers = queues, clock, alarms, receivers
+        self._held = held
         self._scalers = [PoolScaler(pool) for pool in POOLS if pool.queue in queues]
         self._waiting = threading.Condition()
         self._ended = False
@@ -48,7 +57,8 @@ class Monitor:
         for scaler in self._scalers:
             depth = depths[scaler.pool.queue]
             scaler.observe(at, depth.ready, depth.leased)
-        untold = sum(self._tell(alarm, one) for alarm in self._alarms.observe(at, depths) for one in self._receivers)
+        alarms = self._alarms.observe(at, depths, self._held())
+        untold = sum(self._tell(alarm, one) for alarm in alarms for one in self._receivers)
         desired = {scaler.pool.queue.value: scaler.desired for scaler in self._scalers}
         self.figures = Figures(depths, desired, self.figures.untold + untold)
         return self.figures

@@ -35,7 +35,22 @@ class NewSpace(msgspec.Struct, frozen=True):
         return f"new space {self.space} in {self.store}"
 
 
-Notice = Alarm | NewSpace
+class BadReport(msgspec.Struct, frozen=True):
+    """An integrity report that does not say SUCCESS (reference mill §1.9: "mail with every error line")."""
+
+    store: str
+    space: str
+    result: str
+    message: str
+    kind: str = "report"
+
+    @property
+    def subject(self) -> str:
+        """What it is about, in a few words."""
+        return f"integrity of {self.space} in {self.store}: {self.result}"
+
+
+Notice = Alarm | NewSpace | BadReport
 """What people are told: it has a ``subject`` and a ``message``, and its fields are plain data."""
 
 

@@ -41,6 +41,16 @@ class Warned(msgspec.Struct, frozen=True):
         return f"{self.spot}: {self.message}" if self.spot else self.message
 
 
+class Spots(msgspec.Struct, frozen=True):
+    """Where the parts of a policy stand in its text: the names of ``spaces`` and of its fields, those of ``ignored``
+    spaces, and ``pairs`` by the space they are of (None: the defaults)."""
+
+    spaces: Mapping[str, Spot] = {}
+    fields: Mapping[str, Spot] = {}
+    ignored: Mapping[str, Spot] = {}
+    pairs: Mapping[tuple[str | None, Pair], Spot] = {}
+
+
 class Policy(msgspec.Struct, frozen=True):
     """The policy of one account: pairs by space, pairs for all other spaces, and spaces that are left alone."""
 
@@ -91,6 +101,22 @@ def parse_policy(text: str, account: str, name: str | None = None) -> tuple[Poli
         _texts(root.members[IGNORED], name) if IGNORED in root.members else (),
     )
     return policy, warnings
+
+
+def locate_policy(text: str, account: str) -> Spots:
+    """Where the parts of the policy in *text* stand, which :func:`parse_policy` has read without an error."""
+    name = policy_file(account)
+    root = _members(parse_located(text, name).root, name, "a policy")
+    spaces = _members(root.members[SPACES], name, SPACES) if SPACES in root.members else Members({}, {}, root.spot)
+    lists: list[tuple[str | None, Node]] = list(spaces.members.items())
+    if DEFAULTS in root.members:
+        lists.append((None, root.members[DEFAULTS]))
+    pairs: dict[tuple[str | None, Pair], Spot] = {}
+    for space, node in lists:
+        for item in _items(node, name, "a list of store pairs").items:
+            pairs.setdefault((space, _pair(item, name)), item.spot)
+    ignored = _items(root.members[IGNORED], name, "a list of names").items if IGNORED in root.members else ()
+    return Spots(spaces.names, root.names, {_text(item, name): item.spot for item in ignored}, pairs)
 
 
 def parse_accounts(text: str, name: str) -> tuple[str, ...]:

@@ -4,46 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from millstream.mill.policy import DEFAULTS, Pair, Policy, Warned
+from millstream.mill.policy import DEFAULTS, Pair, Policy, Spots, Warned
 from millstream.mill.providers import is_system
 
 
-def lint_policy(policy: Policy, stores: Collection[str] | None = None) -> list[Warned]:
-    """Every finding on *policy*; with the ids of the configured *stores*, unknown ones too."""
-    return [*_pairs(policy, stores), *_cycles(policy), *_spaces(policy)]
+def lint_policy(policy: Policy, stores: Collection[str] | None = None, spots: Spots | None = None) -> list[Warned]:
+    """Every finding on *policy*; with the ids of the configured *stores*, unknown ones too; with *spots*, where."""
+    spots = spots or Spots()
+    return [*_pairs(policy, stores, spots), *_cycles(policy, spots), *_spaces(policy, spots)]
 
 
-def _pairs(policy: Policy, stores: Collection[str] | None) -> Iterator[Warned]:
-    for where, pairs in _places(policy):
+def _pairs(policy: Policy, stores: Collection[str] | None, spots: Spots) -> Iterator[Warned]:
+    for space, pairs in _places(policy):
         for pair in pairs:
+            where, spot = _name(space), spots.pairs.get((space, pair))
             if pair.source == pair.destination:
-                yield Warned("same-store", f"{where}: store {pair.source!r} is copied to itself")
+                yield Warned("same-store", f"{where}: store {pair.source!r} is copied to itself", spot)
             for store in (pair.source, pair.destination):
                 if stores is not None and store not in stores:
                     known = ", ".join(sorted(stores)) or "none"
-                    yield Warned("unknown-store", f"{where}: no store {store!r} is configured (there are: {known})")
+                    yield Warned(
+                        "unknown-store", f"{where}: no store {store!r} is configured (there are: {known})", spot
+                    )
 
 
-def _cycles(policy: Policy) -> Iterator[Warned]:
-    for where, pairs in _places(policy):
+def _cycles(policy: Policy, spots: Spots) -> Iterator[Warned]:
+    for space, pairs in _places(policy):
         cycle = find_cycle(pairs)
         if cycle:
-            yield Warned("cycle", f"{where}: the stores are copied in a circle: {' → '.join(cycle)}")
+            spot = spots.fields.get(DEFAULTS) if space is None else spots.spaces.get(space)
+            yield Warned("cycle", f"{_name(space)}: the stores are copied in a circle: {' → '.join(cycle)}", spot)
 
 
-def _spaces(policy: Policy) -> Iterator[Warned]:
+def _spaces(policy: Policy, spots: Spots) -> Iterator[Warned]:
     for space, pairs in policy.spaces.items():
+        spot = spots.spaces.get(space)
         if space in policy.ignored:
-            yield Warned("ignored-but-configured", f"space {space!r} is to be ignored, so its pairs do nothing")
+            text = f"space {space!r} is to be ignored, so its pairs do nothing"
+            yield Warned("ignored-but-configured", text, spots.ignored.get(space))
         if is_system(space):
-            yield Warned("system-space", f"space {space!r} belongs to the system and is never copied")
+            yield Warned("system-space", f"space {space!r} belongs to the system and is never copied", spot)
         if not pairs:
-            yield Warned("empty-space", f"space {space!r} has an empty list, so {DEFAULTS} apply to it")
+            yield Warned("empty-space", f"space {space!r} has an empty list, so {DEFAULTS} apply to it", spot)
         missed = [str(pair) for pair in policy.defaults if pairs and pair not in pairs]
         if missed:
-            yield Warned(
-                "shadowed-defaults", f"space {space!r} has pairs of its own, so these do not apply: {', '.join(missed)}"
-            )
+            text = f"space {space!r} has pairs of its own, so these do not apply: {', '.join(missed)}"
+            yield Warned("shadowed-defaults", text, spot)
 
 
 def find_cycle(pairs: Sequence[Pair]) -> list[str] | None:
@@ -73,7 +79,11 @@ def _walk(store: str, following: dict[str, list[str]], path: list[str], done: se
     return None
 
 
-def _places(policy: Policy) -> Iterator[tuple[str, Sequence[Pair]]]:
-    for space, pairs in policy.spaces.items():
-        yield f"space {space!r}", pairs
-    yield DEFAULTS, policy.defaults
+def _places(policy: Policy) -> Iterator[tuple[str | None, Sequence[Pair]]]:
+    """Each space with its pairs, and None with the defaults."""
+    yield from policy.spaces.items()
+    yield None, policy.defaults
+
+
+def _name(space: str | None) -> str:
+    return DEFAULTS if space is None else f"space {space!r}"

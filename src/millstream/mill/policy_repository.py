@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.mill.errors import PolicyError
-from millstream.mill.policy import Pair, Policy, Warned, parse_accounts, parse_policy, policy_file
+from millstream.mill.policy import Pair, Policy, Spots, Warned, locate_policy, parse_accounts, parse_policy, policy_file
 from millstream.mill.policy_places import MAX_BYTES, FolderPlace, PolicyPlace, SpacePlace
 from millstream.stores.protocol import Store, StoreError
 
@@ -23,10 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class Policies(msgspec.Struct, frozen=True):
-    """The policies of all accounts, and what to warn of in each, by account."""
+    """The policies of all accounts, what to warn of in each, and where its parts stand, by account."""
 
     by_account: Mapping[str, Policy] = {}
     warnings: Mapping[str, list[Warned]] = {}
+    spots: Mapping[str, Spots] = {}
 
     def asks(self, space: str, pair: Pair) -> bool:
         """Whether the policy of any account asks that *space* is copied between the stores of *pair*."""
@@ -63,18 +64,20 @@ class PolicyRepository:
         listed = self._text(ACCOUNTS_FILE)
         if listed is None:
             return Policies()
-        policies, warnings = {}, {}
+        policies, warnings, spots = {}, {}, {}
         for account in parse_accounts(listed, ACCOUNTS_FILE):
-            policies[account], warnings[account] = self._load(account)
-        return Policies(policies, warnings)
+            text = self._policy_text(account)
+            policies[account], warnings[account] = parse_policy(text, account)
+            spots[account] = locate_policy(text, account)
+        return Policies(policies, warnings, spots)
 
-    def _load(self, account: str) -> tuple[Policy, list[Warned]]:
+    def _policy_text(self, account: str) -> str:
         check_account(account)
         name = policy_file(account)
         text = self._text(name)
         if text is None:
             raise PolicyError(f"{ACCOUNTS_FILE} lists {account!r}, and there is no {name} in {self.place.where}")
-        return parse_policy(text, account, name)
+        return text
 
     def _text(self, name: str) -> str | None:
         data = self.place.read(name)

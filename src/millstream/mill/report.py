@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from millstream.core.amounts import size_text
 from millstream.core.canonical import canonical_json
 from millstream.mill.bitcheck import Verdict
 from millstream.mill.manifest import CheckResult
@@ -193,6 +194,25 @@ def build_report(
 def encode_report(report: Report) -> bytes:
     """*report* as canonical JSON (RFC 8785)."""
     return canonical_json(msgspec.to_builtins(report))
+
+
+SHOWN = 20
+"""Findings that are told of one report; the report itself has all."""
+
+
+def report_lines(report: Report, *, age: str = "") -> Iterator[str]:
+    """What *report* says in figures, its first findings, and its notes, for people; *age* is how old it is."""
+    yield (
+        f"{report.store}/{report.space}: {report.result.value}{age and f', {age} ago'}: {report.listed:,} listed, "
+        f"{report.checked:,} checked, {report.explained:,} explained, {report.failed:,} failed, "
+        f"{size_text(report.bytes)} read, coverage {report.coverage:.1%}"
+    )
+    for finding in report.findings[:SHOWN]:
+        yield f"  {finding.content_id}: {finding.row} {finding.kind}: {finding.detail}"
+    if len(report.findings) > SHOWN:
+        more = len(report.findings) - SHOWN
+        yield f"  … and {more:,} more: see `millstream mill report {report.store} {report.space}`"
+    yield from (f"  {note}" for note in report.notes)
 
 
 def tsv_lines(results: Iterable[CheckResult], *, account: str = "local", store_type: str = "") -> Iterator[str]:

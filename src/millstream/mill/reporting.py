@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from millstream.mill.bit_log import BitLog
 from millstream.mill.bitcheck import Verdict
 from millstream.mill.checker import Checked, Checker
 from millstream.mill.joining import outer_join
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.notices import BadReport, Receiver
 from millstream.mill.place import Place
 from millstream.mill.processor import Result
 from millstream.mill.providers import Providers
-from millstream.mill.report import Report, SpaceTally, build_report, tsv_lines
+from millstream.mill.report import Report, ReportResult, SpaceTally, build_report, report_lines, tsv_lines
 from millstream.mill.report_folder import ReportFolder
 from millstream.mill.sweep import is_lately_verified
-from millstream.mill.tasks import BitReport
+from millstream.mill.tasks import BitReport, NotifyReport, QueueName, Task
 from millstream.stores.protocol import Entry, StoreError
 
 Lines = Iterable[CheckResult]
@@ -23,6 +24,9 @@ Lines = Iterable[CheckResult]
 Anchor = Callable[[Report], object]
 """Writes down elsewhere that this report was made, so that not even the last one can be changed unseen."""
 
+
+MOST_TEXT = 8_000
+"""Characters of a report that people are told, so that a task has room for them."""
 
 LATELY = "– lately"
 """The kind of items that were not checked again, since they were found good a short while ago."""
@@ -80,14 +84,22 @@ class BitReportProcessor:
     The listing and the manifest say what there is to check, the bit log what was checked. What is not listed any more
     is looked at now, and so is every finding that was made under another manifest row than there is now; what nobody
     checked keeps the report from saying SUCCESS. Items that the producer left out because they were found good lately
-    are counted as :data:`LATELY`, and have no line: the report on that check has it.
+    are counted as :data:`LATELY`, and have no line: the report on that check has it. With *notify* people are told of a
+    report that does not say SUCCESS.
     """
 
     def __init__(
-        self, providers: Providers, manifest: Manifest, bit_log: BitLog, checker: Checker, reporter: Reporter
+        self,
+        providers: Providers,
+        manifest: Manifest,
+        bit_log: BitLog,
+        checker: Checker,
+        reporter: Reporter,
+        *,
+        notify: bool = False,
     ) -> None:
         self._providers, self._manifest, self._bit_log = providers, manifest, bit_log
-        self._checker, self._reporter = checker, reporter
+        self._checker, self._reporter, self._notify = checker, reporter, notify
 
     def process(self, task: BitReport, attempt: int) -> Result:  # noqa: ARG002
         """Make the report, and check what only now turns out to need it."""
@@ -117,9 +129,14 @@ class BitReportProcessor:
         return Result(
             f"{task.store}/{task.space}: {report.result.value}, coverage {report.coverage:.1%}",
             checks=tuple(more),
-            tasks=tuple(one.task for one in late if one.task),
+            tasks=(*(one.task for one in late if one.task), *self._notices(report)),
             missed=tuple(one.missed for one in late if one.missed),
         )
+
+    def _notices(self, report: Report) -> Iterator[tuple[QueueName, Task]]:
+        if self._notify and report.result != ReportResult.SUCCESS:
+            text = "\n".join(report_lines(report))[:MOST_TEXT]
+            yield QueueName.BIT_REPORT, NotifyReport(report.store, report.space, report.result.value, text)
 
     def _joined(self, task: BitReport) -> Iterator[tuple[str, Entry | None, ManifestRow | None, CheckResult | None]]:
         """Everything that is listed or should be there, with what was found."""
@@ -135,6 +152,20 @@ class BitReportProcessor:
         return CheckResult(
             place.store, place.space, place.content_id, Verdict.ERROR, "–", "unchecked", detail, checked_at=now
         )
+
+
+class NotifyReportProcessor:
+    """Takes :class:`NotifyReport` tasks to their end: every one of *receivers* is told, or the task fails."""
+
+    def __init__(self, receivers: Sequence[Receiver]) -> None:
+        self._receivers = receivers
+
+    def process(self, task: NotifyReport, attempt: int) -> Result:  # noqa: ARG002
+        """Raises :class:`~millstream.mill.notices.NoticeError` where one of the receivers was not told."""
+        notice = BadReport(task.store, task.space, task.result, task.text)
+        for receiver in self._receivers:
+            receiver.tell(notice)
+        return Result(f"{len(self._receivers)} receivers told of the report on {task.store}/{task.space}")
 
 
 def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow) -> bool:

@@ -105,7 +105,16 @@ class Notify(msgspec.Struct, frozen=True, tag="notify", forbid_unknown_fields=Tr
     at: int
 
 
-Task = Duplicate | BitCheck | BitError | BitReport | StorageStatistics | Repair | Audit | Notify
+class NotifyReport(msgspec.Struct, frozen=True, tag="notify-report", forbid_unknown_fields=True):
+    """Tell people of a report that does not say SUCCESS; ``text`` is what it says, for them."""
+
+    store: str
+    space: str
+    result: str
+    text: str
+
+
+Task = Duplicate | BitCheck | BitError | BitReport | StorageStatistics | Repair | Audit | Notify | NotifyReport
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Task] = msgspec.json.Decoder(Task)
