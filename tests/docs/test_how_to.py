@@ -1,0 +1,128 @@
+"""The how-to pages, typed in as they stand, work and print what they say, on servers that are real."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pages import follow_page, steps
+
+from millstream.batching.ticks import ticks_between
+from millstream.cli.main import run
+from millstream.core.message import Message
+from millstream.log import LogSpec
+from millstream.node import Node
+from millstream.settings import load_settings
+from millstream.testing import services
+from millstream.testing.s3 import S3Server
+from millstream.testing.swift import ENVIRONMENT
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+DATABASE, BROKER = "mysql://millstream:password@db.example/", "amqp://millstream:password@mq.example:5672/%2F"
+SETTINGS = """
+[batching]
+window = "1s"
+max_delay = "500ms"
+[stores.main]
+url = "file://{data}/stores/main?mount=cas:cas://{data}/cas"
+[stores.copy]
+url = "file://{data}/stores/copy"
+"""
+EMBEDDED = ["backup", "upgrade", "recover"]
+ELSEWHERE = {"index", "run-a-node", "spark-cluster"}
+"""Pages whose parts are tried by tests of their own: roles, log lines, traces, and a cluster."""
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a node in ``millstream-data``: a log that is anchored, three letters, and a copy of everything."""
+    folder = tmp_path_factory.mktemp("how-to")
+    data = folder / "millstream-data"
+    data.mkdir()
+    (data / "millstream.toml").write_text(SETTINGS, "utf-8")
+    with Node.open(load_settings({"data": str(data)}, environment={})[0], create=True) as made:
+        log = made.store.log(LogSpec("readings"))
+        with log.writer() as writer:
+            writer.append([Message(b"%d l/s" % n, "flow", f"pump-{n}") for n in range(3)])
+        service = made.batch_service("readings", "readings.batches", ticks=ticks_between(log, made.clock))
+        feed = made.anchor_feed("readings", "readings.batches")
+
+        def all_anchored() -> bool:
+            feed.step(force=True)
+            return feed.total.messages == 3
+
+        service.run(all_anchored)
+        _ = made.providers
+    (folder / "letters").mkdir()
+    for n in (1, 2, 3):
+        (folder / "letters" / f"letter-{n}.txt").write_text(f"This is letter {n}.\n", "utf-8")
+    policy = folder / "policy.json"
+    policy.write_text('{"defaultPolicies": [{"srcStoreId": "main", "destStoreId": "copy"}]}', "utf-8")
+    for line in (
+        ["store", "put", "main", "letters", str(folder / "letters"), "--create"],
+        ["mill", "policy", "save", "local", str(policy)],
+        ["mill", "duplicate"],
+    ):
+        assert run([*line, "--data", str(data)]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(node: Path, tmp_path: Path) -> Path:
+    """A copy of the node, to be broken."""
+    subprocess.run(["cp", "-r", f"{node}/.", str(tmp_path)], check=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_an_operator_can_follow_the_page(name: str, folder: Path) -> None:
+    follow_page(HOW_TO / f"{name}.md", folder)
+
+
+def test_an_operator_keeps_logs_in_a_database(folder: Path, mariadb: str) -> None:
+    follow_page(HOW_TO / "mariadb.md", folder, {f"{DATABASE}logs": f"{mariadb}how_to_{os.getpid()}"})
+
+
+def test_an_operator_shares_work_over_rabbitmq(folder: Path, mariadb: str, rabbitmq: str) -> None:
+    told = {BROKER: rabbitmq, f"{DATABASE}queues": f"{mariadb}how_to_queues_{os.getpid()}"}
+    follow_page(HOW_TO / "rabbitmq.md", folder, told)
+
+
+def test_an_operator_runs_a_broker(folder: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    follow_page(HOW_TO / "rocketmq.md", folder, {"127.0.0.1:8081": f"127.0.0.1:{port}"})
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[S3Server]:
+    try:
+        with services.running("swift") as server:
+            yield S3Server(server.url)
+    except services.ServiceMissingError as error:
+        pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+
+
+def test_an_operator_keeps_copies_on_s3(folder: Path, bucket: S3Server) -> None:
+    key, secret = ENVIRONMENT.values()
+    url = urlsplit(bucket.new_url())
+    told = {
+        "KEY_ID=key": f"KEY_ID={key}",
+        "ACCESS_KEY=secret": f"ACCESS_KEY={secret}",
+        "s3://bucket/": f"s3://{url.netloc}{url.path}",
+        "https://s3.example": re.search(r"endpoint=([^&]+)", url.query)[1],
+    }
+    follow_page(HOW_TO / "s3.md", folder, told)
+
+
+def test_every_page_is_followed_or_tried_elsewhere() -> None:
+    served = {"mariadb", "rabbitmq", "rocketmq", "s3"}
+    assert {path.stem for path in HOW_TO.glob("*.md")} == {*EMBEDDED, *ELSEWHERE, *served}
+    assert all(steps((HOW_TO / f"{name}.md").read_text("utf-8")) for name in (*EMBEDDED, *served))
