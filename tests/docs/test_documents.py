@@ -14,7 +14,7 @@ from millstream.cli.main import COMMANDS, millstream
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-COMMAND = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?millstream ([a-z-]+)(?: ([a-z-]+))?", re.MULTILINE)
+COMMAND = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?millstream ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
 TARGET = re.compile(r"`make ([a-z-]+)`|^\s*(?:\$ )?make ([a-z-]+)", re.MULTILINE)
 MODULE = re.compile(
     r"`((?:core|log|queue|ingest|batching|stores|anchoring|mill|messaging|pipeline|demo|bench|testing|rest|cli)/[a-z_/]+\.py)`"
