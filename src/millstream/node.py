@@ -415,7 +415,8 @@ class Node(MillNode):
         from millstream.pipeline.session import SparkOptions
 
         pipeline = self.settings.pipeline
-        return SparkOptions(pipeline.master, pipeline.driver_memory, pipeline.java, quick=pipeline.quick)
+        memory, java, confs = pipeline.driver_memory, pipeline.java, pipeline.confs
+        return SparkOptions(pipeline.master, memory, java, quick=pipeline.quick, confs=confs)
 
 
 def _make_durable(connection: Any, _record: Any) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +20,15 @@ from millstream.anchoring import BatchWriter, replay
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
 from millstream.anchoring.feed import AnchorFeed, encode_batches
 from millstream.anchoring.journal import Journal
-from millstream.batching import EventBatch, Rulebook
+from millstream.batching import Batcher, EventBatch, Rulebook
+from millstream.batching.messages import event_of
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.testing.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,6 +131,63 @@ def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:
             writer.append([b'{"batch":"b","kind":"amendment","events":[1]}'])
         with pytest.raises(BatchFormatError, match='late = "reject"'):
             feed_of(node).step()
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_quiet_has_left(
+    tmp_path: Path, untidy: Untidy, rules: BatchConfig, size: str
+) -> None:
+    """The child is killed when it has made a number of anchors drawn at random; the last one is asked to end."""
+    data, draw = tmp_path / "node", random.Random(6)
+    messages = sorted(untidy(6, 4000 if size == "long" else 400), key=lambda message: message.received_at or 0)
+    with Node.open(Settings(data=str(data)), create=True) as node:
+        with node.store.log(LogSpec("in", block_messages=50)).writer() as writer:
+            writer.append(messages)
+        expected = batches_of(node.store.log(LogSpec("in")), rules)
+    (data / "millstream.toml").write_text(
+        '[batching]\nwindow = "50us"\nmax_delay = "20us"\n[anchoring]\nmax_batches = 20\n'
+    )
+    full = len(expected) // 20
+    goals = sorted(draw.randrange(1, full - 1) for _ in range(5 if size == "long" else 1))
+    with Node.open(Settings(data=str(data))) as node:
+        index = node.observer.index
+        for goal in goals:
+            with streaming(data) as child:
+                until(lambda goal=goal: len(index.numbers()) >= goal, "some anchors", seconds=120)
+                assert child.poll() is None
+        with streaming(data) as child:
+            until(lambda: index.totals().batches >= len(expected), "all batches", seconds=120)
+            child.terminate()
+            assert child.wait(60) == 0
+        assert {batch: len(index.find_batch("in", batch)) for batch in expected} == dict.fromkeys(expected, 1)
+        assert replay(node.cas, node.ledger, index).findings == ()
+        assert (index.totals().batches, index.totals().messages) == (len(expected), sum(expected.values()))
+
+
+def batches_of(log: Log, rules: BatchConfig) -> dict[str, int]:
+    """What the batcher in process makes of *log* once nothing is open: how many messages each batch has."""
+    batcher = Batcher.of(rules)
+    received = [message for part in log.read() for message in part]
+    steps: list[Callable[[], Any]] = [
+        lambda: batcher.receive_many(map(event_of, received)),
+        lambda: batcher.advance(received[-1].received_at or 0),
+        batcher.flush,
+    ]
+    return {batch.batch: len(batch.events) for step in steps for batch in step().batches}
+
+
+@contextlib.contextmanager
+def streaming(data: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The command on the node in *data*, killed when the block is left."""
+    command = ["pipeline", "anchor", "in", "--stream", "--output", "out", "--every", "1s", "--per-trigger", "60"]
+    child = subprocess.Popen([sys.executable, "-m", "millstream", *command, "--data", data], stdout=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
 
 
 on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]

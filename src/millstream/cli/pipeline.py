@@ -21,6 +21,7 @@ from millstream.cli.pipeline_progress import shown
 from millstream.cli.pipeline_statistics import statistics_command
 from millstream.cli.pipeline_verify import verify_command
 from millstream.cli.pipeline_warm import warm_command
+from millstream.cli.spark_options import master_option
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.report import Report, ReportResult
 from millstream.node import Node
@@ -59,6 +60,7 @@ pipeline.add_command(warm_command)
 @space_option
 @json_option
 @data_options
+@master_option
 def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
     """List what is in the spaces of all stores, into Parquet files; exit code 1 if a store could not be listed."""
     from millstream.pipeline.jobs.inventory import run_inventory
@@ -81,6 +83,7 @@ def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], 
 @click.option("--budget", type=Size(), help="Read no more than this, such as 500GB: what is most urgent.")
 @json_option
 @data_options
+@master_option
 def integrity(
     settings: Settings, *, name: str | None, spaces: tuple[str, ...], older_than: int | None, budget: int | None,
     as_json: bool,

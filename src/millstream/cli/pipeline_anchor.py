@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from millstream.batching.ticks import ticks_between
+from millstream.cli.amounts import Duration
+from millstream.cli.anchor_feed import Anchoring
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.cli.stopping import stop_on_signals
 from millstream.cli.stream_options import stream_options
 from millstream.log import LogSpec
@@ -26,13 +30,22 @@ if TYPE_CHECKING:
 @click.option("--flush/--no-flush", default=False, show_default=True, help="The log is complete: close what is open.")
 @click.option("--stream", is_flag=True, help="Anchor what there is and what comes, by way of the log --output.")
 @stream_options
+@click.option(
+    "--every",
+    type=Duration(),
+    default="1m",
+    show_default=True,
+    help="With --stream: how often all that came is anchored.",
+)
 @json_option
 @data_options
+@master_option
 def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
     """Batch the messages of LOG by the rules in the settings, write the batch files, and anchor them; each once.
 
     Without --stream it takes history as it stands, and leaves what may still change for the next run. With --stream it
-    goes on; the log of batches is that of `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C ends it.
+    goes on: what fills an anchor is anchored as it comes, and the rest --every so often. The log of batches is that of
+    `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C ends it.
     """
     if stream != bool(output):
         raise click.UsageError("--stream and --output LOG, the log that gets the batches, go together")
@@ -79,27 +92,43 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
 
 
 def _stream(
-    node: Node, log: str, output: str, *, available_now: bool, per_trigger: int, shards: int, **_: Any
+    node: Node,
+    log: str,
+    output: str,
+    *,
+    available_now: bool,
+    per_trigger: int,
+    shards: int,
+    ticks: bool,
+    every: int,
+    **_: Any,
 ) -> Handed:
     from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 
     stop = stop_on_signals()
     feed = node.anchor_feed(log, output)
+    anchoring = Anchoring(feed, node.clock, every)
     plan = StreamPlan(
         node.settings.log_url, log, output, node.rules, node.batching_state(output),
         shards=shards, per_trigger=per_trigger,
     )  # fmt: skip
+    source = node.store.log(LogSpec(log), create=False)
 
     def anchor_trigger(_: Trigger) -> None:
         feed.step()
+
+    def stopped() -> bool:
+        anchoring.when_due()
+        return stop()
 
     with node.spark() as spark, shown(spark, "anchor"):
         run_stream(
             spark,
             plan,
             available_now=available_now,
-            stopped=stop,
+            stopped=stopped,
             on_trigger=anchor_trigger,
+            ticks=ticks_between(source, node.clock) if ticks and not available_now else None,
             clock=node.clock,
         )
     feed.step(force=True)

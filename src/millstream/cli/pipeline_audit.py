@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json, size_text
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--identifiers/--no-identifiers", default=True, show_default=True, help="Resolve every identifier too.")
 @json_option
 @data_options
+@master_option
 def audit_command(settings: Settings, *, peer: Path | None, identifiers: bool, as_json: bool) -> int:
     """Read every anchored file, check every hash, Merkle root, rule and ledger link, and resolve every identifier.
 

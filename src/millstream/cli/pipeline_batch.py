@@ -11,6 +11,7 @@ import msgspec
 from millstream.batching.ticks import ticks_between
 from millstream.cli.common import json_option, metrics_option, print_json, size_text, store_options
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.cli.stopping import stop_on_signals
 from millstream.cli.stream_options import stream_options
 from millstream.core.collector import Collector
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 @click.option("--hand-over", metavar="LOG", help="Leave what is open at the end to --stream or `batch serve` into LOG.")
 @click.option("--stream", is_flag=True, help="Batch what there is and what comes, into the log --output.")
 @stream_options
-@click.option("--ticks/--no-ticks", default=True, show_default=True, help="With --stream: let quiet sources close.")
 @metrics_option
 @json_option
 @store_options
+@master_option
 def batch_command(settings: Settings, *, log: str, stream: bool, output: str | None, **given: Any) -> None:
     """Batch the messages of LOG by the time they happened, by the rules in the settings.
 

@@ -11,6 +11,7 @@ import msgspec
 from millstream.cli.common import data_options, json_option, size_text
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.mill.differences import Plan
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--record/--no-record", default=True, show_default=True, help="First record what is new at the sources.")
 @json_option
 @data_options
+@master_option
 def duplication_command(
     settings: Settings, *, space: str | None, name: str | None, dry_run: bool, execute: bool, record: bool,
     as_json: bool,

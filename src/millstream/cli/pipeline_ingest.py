@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.cli.common import json_option, print_json, size_text, store_options
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.ingest.moments import Unit
 from millstream.node import Node
 from millstream.settings import Settings
@@ -41,6 +42,7 @@ from millstream.settings import Settings
 @click.option("--staging", metavar="URL", help="On a cluster: a storage provider that all hosts reach.")
 @json_option
 @store_options
+@master_option
 def ingest_command(
     settings: Settings, *, paths: tuple[Path, ...], log: str, wanted: Any, staging: str | None, as_json: bool,
     **mapping: Any,

@@ -8,6 +8,7 @@ import msgspec
 from millstream.cli.anchor_operations import cut_operations
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.cli.stopping import stop_on_signals
 from millstream.node import Node
 from millstream.settings import Settings
@@ -21,6 +22,7 @@ from millstream.settings import Settings
 )
 @json_option
 @data_options
+@master_option
 def operations_command(settings: Settings, *, log: str, available_now: bool, per_trigger: int, as_json: bool) -> None:
     """Take the operations on identifiers in LOG, one JSON object a message, and anchor them in batches; each once.
 

@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.common import data_options, json_option, print_json, size_text
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.statistics import SpaceSize
 from millstream.node import Node
@@ -19,6 +20,7 @@ from millstream.settings import Settings
 @click.option("--space", "spaces", multiple=True, metavar="SPACE", help="Only this space (repeatable).")
 @json_option
 @data_options
+@master_option
 def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
     """List all stores, and print items and bytes of each space, with what has changed since the listing before.
 

@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.pipeline_progress import shown
+from millstream.cli.spark_options import master_option
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=0), default=100, show_default=True, help="Most differences to list.")
 @json_option
 @store_options
+@master_option
 def verify_command(
     settings: Settings, *, log: str, output: str, first_id: int | None, last_id: int | None, limit: int, as_json: bool
 ) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.spark_options import master_option
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -12,6 +13,7 @@ from millstream.settings import Settings
 @click.command("warm")
 @json_option
 @data_options
+@master_option
 def warm_command(settings: Settings, *, as_json: bool) -> None:
     """Write an archive of Spark's classes into the node's folder, which later sessions start from.
 

@@ -26,11 +26,12 @@ _OPTIONS = (
         show_default=True,
         help="With --stream: parts of the sources.",
     ),
+    click.option("--ticks/--no-ticks", default=True, show_default=True, help="With --stream: let quiet sources close."),
 )
 
 
 def stream_options(command: Command) -> Command:
-    """Give *command* ``--output``, ``--available-now``, ``--per-trigger`` and ``--shards``."""
+    """Give *command* ``--output``, ``--available-now``, ``--per-trigger``, ``--shards`` and ``--ticks``."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

@@ -30,6 +30,7 @@ from millstream.log import LogSpec, Writer
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.folder import JobRecord, log_record
+from millstream.pipeline.jobs.queries import await_query, start_query
 from millstream.pipeline.schema import spark_schema
 from millstream.pipeline.source import check_reachable, follow_log
 from millstream.stores.tiers import open_store
@@ -50,7 +51,6 @@ PRODUCER = "operations"
 GROUP = 5_000
 """The most operations that the registry takes in one transaction."""
 
-_PAUSE = 0.05  # seconds between two looks at the query
 _FIELDS = Submission.__struct_fields__
 
 
@@ -113,7 +113,7 @@ def run_operations(
         with explained("operations"):
             first_id = max(writer.sequence + 1, source.first_id)
             query = _start(spark, plan, versions, sink, first_id=first_id, drain=available_now)
-            _await(query, stopped, clock)
+            await_query(query, stopped, clock)
         done = OperationsRun(writer.sequence, sink.taken, sink.refused, round(clock.monotonic() - began, 3))
     counts = {"taken": done.taken, "refused": done.refused, "position": done.position}
     rows = done.taken + done.refused
@@ -192,17 +192,4 @@ def _start(
         spark, plan.store_url, plan.log, first_id=first_id, columns=["id", "body"], per_trigger=plan.per_trigger
     )
     checked = rows.mapInArrow(partial(check_part, versions=versions), spark_schema(CHECKED_SCHEMA))
-    writing = checked.writeStream.foreachBatch(sink).option("checkpointLocation", str(plan.checkpoint))
-    return (writing.trigger(availableNow=True) if drain else writing.trigger(processingTime="1 second")).start()
-
-
-def _await(query: StreamingQuery, stopped: Callable[[], bool], clock: Clock) -> None:
-    """Wait until *query* ends or *stopped* says so, and stop it. Raises what it failed with."""
-    try:
-        while query.isActive and not stopped():
-            clock.sleep(_PAUSE)
-    finally:
-        query.stop()
-    failure = query.exception()
-    if failure is not None:
-        raise failure
+    return start_query(checked, sink, plan.checkpoint, available_now=drain)

@@ -32,12 +32,11 @@ from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.batchsink import BatchSink, Trigger
 from millstream.pipeline.jobs.checkpoint import last_done, read_progress
 from millstream.pipeline.jobs.folder import JobRecord, log_record
+from millstream.pipeline.jobs.queries import INTERVAL, await_query, start_query
 from millstream.pipeline.jobs.shardbatcher import STATE, ShardBatcher, closed_schema
 from millstream.pipeline.shards import NAME, register
 from millstream.pipeline.source import check_reachable
 from millstream.stores.tiers import open_store
-
-_PAUSE = 0.05  # seconds between two looks at the query
 
 OBSERVED = ("batches", "rejected", "late", "open_sources")
 """Sums over the shards that Spark's progress of a trigger shows."""
@@ -58,7 +57,7 @@ class StreamPlan(msgspec.Struct, frozen=True):
     state: Path
     shards: int = 4
     per_trigger: int = 200_000
-    interval: float = 1.0
+    interval: float = INTERVAL
 
     @property
     def checkpoint(self) -> Path:
@@ -119,9 +118,8 @@ def run_stream(
         with explained("batch --stream"):
             first_id = _first_id(plan, source, writer.sequence)
             query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
-            watch = _Watch(query, sink, source, ticks, on_trigger=on_trigger, clock=clock)
-            with _stopping(query):
-                watch.until(stopped)
+            watch = _Watch(sink, source, ticks, on_trigger=on_trigger, clock=clock)
+            await_query(query, stopped, clock, look=watch.look)
             watch.tell()
             save_state(spark, plan)
         done = _told(plan, watch, figures, clock.monotonic() - began)
@@ -159,10 +157,7 @@ def _start(
     register(spark)
     with _settings(spark, _confs(plan)):
         batches = batch_shares(_shares(spark, plan, first_id, written), plan.rules)
-        writing = batches.writeStream.foreachBatch(sink).option("checkpointLocation", str(plan.checkpoint))
-        if available_now:
-            return writing.trigger(availableNow=True).start()
-        return writing.trigger(processingTime=f"{round(plan.interval * 1000)} milliseconds").start()
+        return start_query(batches, sink, plan.checkpoint, available_now=available_now, interval=plan.interval)
 
 
 def batch_shares(shares: DataFrame, rules: Rulebook) -> DataFrame:
@@ -249,20 +244,11 @@ def _settings(spark: SparkSession, confs: dict[str, str]) -> Iterator[None]:
             spark.conf.unset(name) if kept is None else spark.conf.set(name, kept)
 
 
-@contextlib.contextmanager
-def _stopping(query: StreamingQuery) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        query.stop()
-
-
 class _Watch:
     """Looks after a running query: tells of its triggers, and appends a tick where a batch is due and nothing comes."""
 
     def __init__(
         self,
-        query: StreamingQuery,
         sink: BatchSink,
         source: Log,
         ticks: Ticker | None,
@@ -270,24 +256,16 @@ class _Watch:
         on_trigger: Callable[[Trigger], None],
         clock: Clock,
     ) -> None:
-        self._query, self._sink, self._source, self._ticks = query, sink, source, ticks
+        self._sink, self._source, self._ticks = sink, source, ticks
         self._on_trigger, self._clock = on_trigger, clock
         self._last: Trigger | None = None
         self.triggers = self.messages = self.batches = self.rejected = self.bytes = self.open_sources = 0
         self.rejects: Counter[str] = Counter()
 
-    def until(self, stopped: Callable[[], bool]) -> None:
-        """Wait until the query ends or *stopped* says so. Raises what the query failed with."""
-        active = True
-        while active and not stopped():
-            active = self._query.isActive
-            self.tell()
-            if active:
-                self._tick()
-                self._clock.sleep(_PAUSE)
-        failure = self._query.exception()
-        if failure is not None:
-            raise failure
+    def look(self) -> None:
+        """Tell of what was written, and let time go on in the log where nothing else does."""
+        self.tell()
+        self._tick()
 
     def tell(self) -> None:
         """Tell of the triggers since the last time, and add them up."""
