@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
@@ -23,7 +24,7 @@ from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate, decode_task
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.duplication import Planned, copy_missing, enqueue, plan_duplication
+from millstream.pipeline.jobs.duplication import Planned, copies_cut_short, copy_missing, enqueue, plan_duplication
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
 
@@ -121,6 +122,39 @@ def test_a_bulk_copy_makes_first_copies_alone_and_records_them(spark: SparkSessi
     assert copy_missing(spark, planned, stores.urls, stores.manifest).record == copied.record
     again = stores.plan(spark, tmp_path, "another")
     assert set(again.names(Difference.COPY)) == set()
+
+
+def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stores = Stores(tmp_path, 5)
+    big = random.Random(5).randbytes(1 << 20)
+    stores.stores["a"].put("docs", "big", io.BytesIO(big))
+    planned = stores.plan(spark, tmp_path)
+    missing = set(planned.names(Difference.COPY))
+    whole = copy_missing(spark, planned, stores.urls, stores.manifest, bin_bytes=1 << 19)
+    bins = {path.name: path for path in planned.folder.glob("copies-*/data/bin-*.parquet")}
+    alone = [path for path in bins.values() if pq.read_table(path)["content_id"].to_pylist() == ["big"]]
+    assert (len(bins), len(alone)) == (whole.record.counts["bins"], 1)  # nobody waits behind what is large
+    assert copies_cut_short(tmp_path / "jobs", PAIR, "docs") is None
+
+    (record,) = planned.folder.glob("copies-*/job.json")
+    record.unlink()
+    lost = min(path for path in bins.values() if path != alone[0])
+    names = set(pq.read_table(lost)["content_id"].to_pylist())
+    lost.unlink()
+    for name in names:
+        stores.stores["b"].delete("docs", name)
+    stamps = {path: path.stat().st_mtime_ns for path in bins.values() if path != lost}
+    assert copies_cut_short(tmp_path / "jobs", PAIR, "docs") == "run"
+    assert copies_cut_short(tmp_path / "jobs", PAIR, "other") is None
+    again = copy_missing(spark, planned, stores.urls, stores.manifest, bin_bytes=1 << 30)
+    assert (again.record.rows_out, again.failures) == (len(missing), ())
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert {name: read(stores.stores["b"], name) for name in missing} == {
+        name: read(stores.stores["a"], name) for name in missing
+    }
+    assert all(stores.manifest.get("b", "docs", name) is not None for name in missing)
 
 
 def test_p8_a_store_that_cannot_be_listed_makes_no_plan(spark: SparkSession, tmp_path: Path) -> None:

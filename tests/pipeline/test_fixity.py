@@ -12,7 +12,8 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.mill.bitcheck import Answer
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.fixity import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, fact_name, observe, sweep_part
+from millstream.pipeline.jobs.bins import bin_name
+from millstream.pipeline.jobs.fixity import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part
 from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.testing.damage import flip_bit
 from millstream.testing.faulty_store import UnavailableStore, VanishingStore, flips_bit
@@ -92,12 +93,12 @@ def test_the_facts_of_a_bin_are_one_file_and_writing_it_twice_changes_nothing(tm
     empty = pa.RecordBatch.from_pylist([], BINNED)
     for _ in range(2):
         (summary,) = sweep_part([empty, plan.slice(0, 2), plan.slice(2)], {"a": store.url}, tmp_path)
-        assert summary.to_pylist() == [{"bin": 7, "items": 3, "read": 9}]
-    facts = pq.read_table(tmp_path / fact_name(7))
+        assert summary.to_pylist() == [{"bin": 7, "rows": 3, "bytes": 9}]
+    facts = pq.read_table(tmp_path / bin_name(7))
     assert facts.schema == FACT_SCHEMA
     assert facts.column("content_id").to_pylist() == ["line\nbreak", "x", "y"]
     assert [row == ABC for row in facts.column("content").to_pylist()] == [True, True, False]
-    assert [path.name for path in tmp_path.glob("*bin*")] == [fact_name(7)]
+    assert [path.name for path in tmp_path.glob("*bin*")] == [bin_name(7)]
 
 
 def test_an_empty_task_writes_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from millstream.mill.bitcheck import Verdict
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.report import Report, ReportResult
 from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.fixity import fact_name
+from millstream.pipeline.jobs.bins import bin_name
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
 from millstream.pipeline.jobs.report import Judged, run_report
@@ -173,10 +173,10 @@ def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
     assert bins > 4
     before = facts(first)
     (first.facts.parent / "job.json").unlink()
-    kept = first.facts / fact_name(0)
+    kept = first.facts / bin_name(0)
     stamp = kept.stat().st_mtime_ns
     for number in range(1, bins):
-        (first.facts / fact_name(number)).unlink(missing_ok=True)
+        (first.facts / bin_name(number)).unlink(missing_ok=True)
     second, again = copies.sweep(spark, tmp_path / "jobs", bin_bytes=64 << 20)
     assert second.record.counts["bins"] == bins
     assert second.record.counts["hashed_now"] < second.record.bytes == first.record.bytes

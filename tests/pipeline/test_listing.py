@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.pipeline.jobs import inventory, listing
+from millstream.pipeline.jobs.bins import bin_name
+from millstream.pipeline.jobs.changes import find_changes
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.listing import MOST_PROBES, cut_space, entries_within
 from millstream.pipeline.jobs.statistics import SpaceFigures, latest_before, space_figures
@@ -89,6 +93,51 @@ def test_a_listing_in_ranges_is_the_listing_and_the_next_one_says_what_changed(
     assert before.record == first.record
     (figures,) = space_figures(spark, second, before)
     assert figures == SpaceFigures("one", "docs", 4, 24, 18, added=1, removed=1, changed=1, grown=15)
+    changes = find_changes(spark, jobs, second, before)
+    assert changes.record.counts == {"added": 1, "removed": 1, "changed": 1, "unlisted": 0}
+    rows = pq.read_table(changes.data).to_pylist()
+    found = {row["content_id"]: (row["kind"], row["old_size"], row["size"]) for row in rows}
+    assert found == {"a": ("removed", 1, None), "b/c": ("changed", 3, 18), "new": ("added", None, 1)}
+    assert find_changes(spark, jobs, second, before).reused
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_a_listing_that_was_killed_goes_on_with_the_ranges_that_are_left(spark: SparkSession, tmp_path: Path) -> None:
+    stores = {name: LocalStore(tmp_path / name, create=True) for name in ("one", "two")}
+    for store in stores.values():
+        store.create_space("docs")
+        store.put("docs", "a", io.BytesIO(b"a"))
+    urls = {name: store.url for name, store in stores.items()}
+    first = run_inventory(spark, tmp_path / "jobs", "now", urls)
+    one, two = (first.data / bin_name(number) for number in range(2))
+    (first.data.parent / "job.json").unlink()
+    two.unlink()
+    stores["two"].put("docs", "later", io.BytesIO(b"l"))
+    stamp = one.stat().st_mtime_ns
+    second = run_inventory(spark, tmp_path / "jobs", "now", urls)
+    assert (second.reused, second.record.rows_out) == (False, 3)
+    assert one.stat().st_mtime_ns == stamp
+    one.write_bytes(b"")  # of a finished listing: that is damage, and all is listed again
+    third = run_inventory(spark, tmp_path / "jobs", "now", urls)
+    assert (third.reused, third.record.rows_out) == (False, 3)
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_what_could_not_be_listed_does_not_look_removed(spark: SparkSession, tmp_path: Path) -> None:
+    stores = {name: LocalStore(tmp_path / name, create=True) for name in ("one", "two")}
+    for store in stores.values():
+        store.create_space("docs")
+        store.put("docs", "a", io.BytesIO(b"a"))
+    urls = {name: store.url for name, store in stores.items()}
+    before = run_inventory(spark, tmp_path / "jobs", "1", urls)
+    stores["one"].delete("docs", "a")
+    shutil.rmtree(tmp_path / "two")
+    now = run_inventory(spark, tmp_path / "jobs", "2", urls)
+    changes = find_changes(spark, tmp_path / "jobs", now, before)
+    assert [row["store"] for row in pq.read_table(changes.data).to_pylist()] == ["one"]
+    assert changes.record.counts == {"added": 0, "removed": 1, "changed": 0, "unlisted": 1}
 
 
 def _three(provider: LocalStore, space: str) -> list[listing.IdRange]:

@@ -15,6 +15,8 @@ from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.mill.manifest import Event
 from millstream.node import Node
+from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.session import SparkOptions
 from millstream.settings import Settings
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
@@ -127,6 +129,36 @@ def test_inventory_lists_every_space(data: Path, capfd: pytest.CaptureFixture[st
     assert run(["pipeline", "inventory", "--data", str(data), "--json"]) == 0
     (told,) = lines(capfd)
     assert (told["job"], told["rows_out"], told["bytes"]) == ("inventory", 2, 13)
+
+
+def test_inventory_says_what_changed_since_the_one_before(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["pipeline", "inventory", "--data", str(data), "--json", "--changes"]
+    assert run([*command, "--name", "1"]) == 0
+    assert "no earlier listing" in capfd.readouterr().err
+    LocalStore(data / "stores" / "primary").put("docs", "new", io.BytesIO(b"new"))
+    assert run([*command, "--name", "2"]) == 0
+    listed, changed = lines(capfd)
+    assert (listed["job"], listed["rows_out"], changed["job"], changed["rows_out"]) == ("inventory", 3, "changes", 1)
+    assert (changed["counts"]["added"], changed["bytes"]) == (1, 3)
+
+
+def test_a_command_runs_where_it_is_told_with_the_settings_of_spark(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (data / "millstream.toml").write_text('[pipeline.confs]\n"spark.executor.memory" = "4g"\n')
+    asked: list[SparkOptions] = []
+
+    @contextlib.contextmanager
+    def refused(node: Node) -> Iterator[SparkSession]:
+        asked.append(node.spark_options)
+        raise PipelineInputError("not today")
+        yield
+
+    monkeypatch.setattr(Node, "spark", refused)
+    assert run(["pipeline", "inventory", "--data", str(data), "--master", "spark://host:7077"]) == 2
+    assert run(["pipeline", "inventory", "--data", str(data)]) == 2
+    assert [options.master for options in asked] == ["spark://host:7077", "local[*]"]
+    assert asked[0].confs == {"spark.executor.memory": "4g"}
 
 
 def test_there_is_no_report_before_the_first_sweep(data: Path, capfd: pytest.CaptureFixture[str]) -> None:

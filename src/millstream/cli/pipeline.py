@@ -58,19 +58,31 @@ pipeline.add_command(warm_command)
 @pipeline.command()
 @name_option
 @space_option
+@click.option("--changes", is_flag=True, help="Write what has changed since the last such listing, too.")
 @json_option
 @data_options
 @master_option
-def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], as_json: bool) -> int:
-    """List what is in the spaces of all stores, into Parquet files; exit code 1 if a store could not be listed."""
+def inventory(settings: Settings, *, name: str | None, spaces: tuple[str, ...], changes: bool, as_json: bool) -> int:
+    """List what is in the spaces of all stores, into Parquet files; exit code 1 if a store could not be listed.
+
+    With --changes further Parquet files have a row for each item that was added, removed or changed (another size or
+    time) since the listing before it of the same stores and spaces.
+    """
+    from millstream.pipeline.jobs.changes import find_changes
     from millstream.pipeline.jobs.inventory import run_inventory
+    from millstream.pipeline.jobs.statistics import latest_before
 
     with Node.open(settings) as node, node.spark() as spark, shown(spark, "inventory"):
+        jobs = node.folder / "jobs"
         run = name or _run_name(node, "inventory", "snapshot", spaces)
-        found = run_inventory(
-            spark, node.folder / "jobs", run, settings.store_urls, spaces=spaces or None, clock=node.clock
-        )
+        found = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
+        before = latest_before(jobs, found.record) if changes else None
+        changed = find_changes(spark, jobs, found, before, clock=node.clock) if before is not None else None
     print_record(found.record, str(found.data), as_json=as_json, reused=found.reused)
+    if changed is not None:
+        print_record(changed.record, str(changed.data), as_json=as_json, reused=changed.reused)
+    elif changes:
+        click.echo("there is no earlier listing to compare with", err=True)
     for unlisted in found.unlisted():
         click.echo(f"{unlisted.store}/{unlisted.space or '*'}: the listing broke off: {unlisted.error}", err=True)
     return 1 if found.unlisted() else 0

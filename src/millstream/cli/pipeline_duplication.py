@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @click.command("duplication")
 @click.option("--space", metavar="SPACE", help="Only this space.")
-@click.option("--name", help="Name of the run: a plan of that name is not made again (default: the time).")
+@click.option(
+    "--name",
+    help="Name of the run: a plan of that name is not made again (default: that whose copies were cut short, or new).",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @click.option("--execute", is_flag=True, help="Let Spark make first copies itself; the rest goes on the queue.")
 @click.option("--record/--no-record", default=True, show_default=True, help="First record what is new at the sources.")
@@ -45,13 +48,16 @@ def duplication_command(
     A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). Exit code
     1 if a copy failed, 5 if a space is held.
     """
+    from millstream.pipeline.jobs.duplication import copies_cut_short
+
     failed = held = 0
     with Node.open(settings) as node, node.spark() as spark:
-        run = name or datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
+        now = datetime.fromtimestamp(node.clock.now() / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
         for pairs in duplication_rounds(node.policies, node.providers, space):
             for pair, found in pairs:
                 if record and not dry_run:
                     record_space(node.providers, node.manifest, pair.source, found)
+                run = name or (copies_cut_short(node.folder / "jobs", pair, found) if execute else None) or now
                 plan, failures = _duplicate(node, spark, run, pair, found, dry_run=dry_run, execute=execute)
                 print_plan(plan, as_json)
                 held += plan.hold is not None

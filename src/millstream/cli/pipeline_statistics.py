@@ -33,7 +33,7 @@ def statistics_command(settings: Settings, *, name: str | None, spaces: tuple[st
         now, jobs = node.clock.now(), node.folder / "jobs"
         run = name or datetime.fromtimestamp(now / MICROSECONDS, UTC).isoformat(timespec="milliseconds")
         listed = run_inventory(spark, jobs, run, settings.store_urls, spaces=spaces or None, clock=node.clock)
-        found = space_figures(spark, listed, latest_before(jobs, listed.record))
+        found = space_figures(spark, listed, latest_before(jobs, listed.record), clock=node.clock)
         broken = listed.unlisted()
         whole = {(each.store, each.space) for each in broken}
         for figures in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from millstream.mill.manifest import Event, Manifest
 from millstream.mill.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.mill.tasks import Duplicate
+from millstream.pipeline.jobs.bins import Work, fill_bin
 from millstream.stores import open_provider
 
 COPIED_SCHEMA = pa.schema(
@@ -34,20 +36,27 @@ _encode = msgspec.msgpack.encode
 
 
 def copy_part(
-    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], pair: Pair, space: str
+    parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], pair: Pair, space: str, data: Path
 ) -> Iterator[pa.RecordBatch]:
-    """Copy the items in the column ``content_id`` from the source of *pair* to its destination, as a worker would.
+    """Copy the items of one bin from the source of *pair* to its destination, as a worker would; write what came of it.
 
-    The manifest is the driver's; here none is at hand, so that nothing can be taken for deleted (promise P8).
+    The manifest is the driver's; here none is at hand, so that nothing can be taken for deleted (promise P8). Results
+    are :data:`COPIED_SCHEMA`; yields what :func:`~millstream.pipeline.jobs.bins.fill_bin` does.
     """
-    providers = Providers({name: open_provider(url) for name, url in stores.items()}, SystemClock())
     engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
-    processor = DuplicationProcessor(providers, Manifest(engine))
+
+    def begin() -> Work:
+        providers = Providers({name: open_provider(url) for name, url in stores.items()}, SystemClock())
+        processor = DuplicationProcessor(providers, Manifest(engine))
+
+        def copy(part: pa.RecordBatch) -> list[pa.RecordBatch]:
+            tasks = (Duplicate(pair.source, pair.destination, space, name) for name in part["content_id"].to_pylist())
+            return [pa.RecordBatch.from_pylist([_copied(processor, task) for task in tasks], COPIED_SCHEMA)]
+
+        return copy
+
     try:
-        for part in parts:
-            for name in part.column("content_id").to_pylist():
-                task = Duplicate(pair.source, pair.destination, space, name)
-                yield pa.RecordBatch.from_pylist([_copied(processor, task)], COPIED_SCHEMA)
+        yield from fill_bin(parts, begin, COPIED_SCHEMA, data, size="bytes")
     finally:
         engine.dispose()
 

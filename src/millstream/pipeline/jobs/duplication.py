@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -26,18 +27,26 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair
 from millstream.mill.producer import GROUP, put_items
 from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.bins import (
+    BIN_BYTES,
+    BinnedPlan,
+    Bins,
+    commit_plan,
+    committed_plan,
+    place_heavy,
+    plan_folder,
+    work_off,
+)
 from millstream.pipeline.jobs.comparing import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
-from millstream.pipeline.jobs.copying import COPIED_SCHEMA, copy_part, decode_events
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.copying import copy_part, decode_events
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows, unfinished
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.limits import task_urls
-from millstream.pipeline.schema import read_parquet, spark_schema
+from millstream.pipeline.schema import read_parquet
 from millstream.queue.protocol import WorkQueue
 
-PART_BYTES = 64 << 20
-"""Bytes that a task of a bulk copy aims at."""
-
-_MOST_PARTS = 10_000
+_KEY = ("content_id",)
+_COPY_SCHEMA = pa.schema([pa.field("content_id", pa.string()), pa.field("size", pa.int64())])
 _GROUP_BATCHES = 64
 """Batches of some thousand rows of the manifest that make a row group."""
 
@@ -128,12 +137,19 @@ def enqueue(planned: Planned, queue: WorkQueue, *, copies: bool = True) -> int:
 
 
 def copy_missing(
-    spark: SparkSession, planned: Planned, stores: Mapping[str, str], manifest: Manifest, *, clock: Clock | None = None
+    spark: SparkSession,
+    planned: Planned,
+    stores: Mapping[str, str],
+    manifest: Manifest,
+    *,
+    bin_bytes: int = BIN_BYTES,
+    clock: Clock | None = None,
 ) -> Copied:
-    """Copy what the destination has not got, in tasks of about equal bytes; what was copied is recorded in *manifest*.
+    """Copy what the destination has not got, in bins of about *bin_bytes*; what was copied is recorded in *manifest*.
 
     Only first copies: what may replace or delete a copy is for the queue. An item that fails does not stop the others.
-    Copies of a run that was cut short are found in place, and are not made again. Raises :class:`JobBusyError`.
+    A run that was cut short goes on with the bins that are left; what it had copied of these is found in place. Raises
+    :class:`JobBusyError`, and :class:`PipelineError` where the figures do not add up.
     """
     clock = clock or SystemClock()
     pair, space = planned.plan.pair, planned.plan.space
@@ -142,27 +158,49 @@ def copy_missing(
     with folder.held():
         record = folder.committed()
         if record is None:
-            folder.clean()
             began = clock.monotonic()
-            wanted = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == Difference.COPY.value)
-            least = 2 * spark.sparkContext.defaultParallelism
-            parts = max(least, min(_MOST_PARTS, planned.plan.bytes // PART_BYTES))
-            spread = wanted.select("content_id").repartition(parts, "content_id")
-            copy = partial(copy_part, stores=task_urls(spark, urls), pair=pair, space=space)
-            spread.mapInArrow(copy, spark_schema(COPIED_SCHEMA)).write.parquet(str(folder.data))
-            record = _record_copies(folder, manifest)
+            plan = committed_plan(folder) or _plan_copies(spark, folder, planned, bin_bytes)
+            bins = place_heavy(plan, _KEY)
+            copy = partial(copy_part, stores=task_urls(spark, urls), pair=pair, space=space, data=folder.data)
+            work_off(read_parquet(spark, plan.data, _COPY_SCHEMA), bins, copy, folder.data)
+            record = _record_copies(folder, bins, manifest)
             record = folder.commit(msgspec.structs.replace(record, seconds=round(clock.monotonic() - began, 3)))
         return Copied(record, tuple(itertools.islice(_failures(folder.data), EXAMPLES)))
 
 
-def _record_copies(folder: JobFolder, manifest: Manifest) -> JobRecord:
+def copies_cut_short(jobs: Path, pair: Pair, space: str) -> str | None:
+    """The last run under *jobs* whose copies of *space* were begun and not finished; None where there is none."""
+    wanted = {"source": pair.source, "destination": pair.destination, "space": space}
+    found = []
+    for folder in jobs.glob("duplication-*"):
+        if any(unfinished(folder, "copies")):
+            inputs = msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
+            if inputs.items() >= wanted.items():
+                found.append(str(inputs["run"]))
+    return max(found, default=None)
+
+
+def _plan_copies(spark: SparkSession, folder: JobFolder, planned: Planned, bin_bytes: int) -> BinnedPlan:
+    """Write down what is to be copied."""
+    folder.clean()
+    folder.data.mkdir()
+    plan_folder(folder).clean()
+    rows = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == Difference.COPY.value)
+    rows.select(*_COPY_SCHEMA.names).write.parquet(str(plan_folder(folder).data))
+    record = JobRecord("plan", {}, planned.plan.tasks + planned.plan.held, 0, 0, 0.0)
+    return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
+
+
+def _record_copies(folder: JobFolder, bins: Bins, manifest: Manifest) -> JobRecord:
     rows = failed = size = 0
     for part in parquet_rows(folder.data, ["events", "bytes", "error"], rows=1000):
         manifest.writer.record(event for data in part.column("events").to_pylist() for event in decode_events(data))
         rows += part.num_rows
         failed += part.num_rows - part.column("error").null_count
         size += pc.sum(part.column("bytes")).as_py() or 0
-    return JobRecord("copies", folder.inputs, rows, rows - failed, size, 0.0, {"failed": failed})
+    if rows != bins.items:
+        raise PipelineError(f"{bins.items} copies were planned and {rows} tried: please report this")
+    return JobRecord("copies", folder.inputs, rows, rows - failed, size, 0.0, {"bins": bins.count, "failed": failed})
 
 
 def _failures(data: Path) -> Iterator[tuple[str, str]]:

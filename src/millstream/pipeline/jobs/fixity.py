@@ -6,22 +6,18 @@ alone, and can be decided again.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.core.durable import replacing
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
 from millstream.mill.bitcheck import Answer
-from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.bins import Work, fill_bin
 from millstream.stores import Digests, Store, StoreError, hash_stream, open_provider
 
 PLAN_SCHEMA = pa.schema(
@@ -55,17 +51,6 @@ FACT_SCHEMA = pa.schema(
 """A planned item with what was seen: ``provider`` and ``content`` are sums (hex) or answers (:class:`Answer`),
 ``read`` the bytes that were hashed, ``modified`` and ``checked_at`` microseconds since the epoch, UTC."""
 
-SUMMARY_SCHEMA = pa.schema(
-    [
-        pa.field("bin", pa.int32(), nullable=False),
-        pa.field("items", pa.int64(), nullable=False),
-        pa.field("read", pa.int64(), nullable=False),
-    ]
-)
-"""One row a finished bin: how many items, and how many bytes were hashed."""
-
-_GROUP = 10_000
-
 
 class Seen(msgspec.Struct, frozen=True):
     """What a provider and the bytes said of one item."""
@@ -80,32 +65,14 @@ class Seen(msgspec.Struct, frozen=True):
 def sweep_part(parts: Iterable[pa.RecordBatch], stores: Mapping[str, str], facts: Path) -> Iterator[pa.RecordBatch]:
     """Check the items of one bin (rows of :data:`PLAN_SCHEMA` with ``bin``) and write its facts, whole or not at all.
 
-    *stores* gives the URL of each store id. The file's name is that of the bin, so a task that runs twice writes one
-    file. Yields the row of :data:`SUMMARY_SCHEMA`.
+    *stores* gives the URL of each store id. Yields what :func:`~millstream.pipeline.jobs.bins.fill_bin` does.
     """
-    filled = (part for part in parts if part.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return
-    number = first.column("bin")[0].as_py()
-    sweeper = Sweeper({name: open_provider(url) for name, url in stores.items()}, SystemClock())
-    items = read = 0
-    with (
-        replacing(facts / fact_name(number)) as file,
-        pq.ParquetWriter(file, FACT_SCHEMA, compression="zstd") as writer,
-    ):
-        for part in _chain(first, filled):
-            _check_bin(part, number)
-            found = sweeper.check_part(part)
-            writer.write_batch(found)
-            items += found.num_rows
-            read += sum(found.column("read").to_pylist())
-    yield pa.RecordBatch.from_pylist([{"bin": number, "items": items, "read": read}], SUMMARY_SCHEMA)
 
+    def begin() -> Work:
+        sweeper = Sweeper({name: open_provider(url) for name, url in stores.items()}, SystemClock())
+        return lambda part: [sweeper.check_part(part.drop_columns(["bin"]))]
 
-def fact_name(number: int) -> str:
-    """The name of the file with the facts of a bin."""
-    return f"bin-{number:05}.parquet"
+    yield from fill_bin(parts, begin, FACT_SCHEMA, facts, size="read")
 
 
 class Sweeper:
@@ -150,15 +117,3 @@ def observe(store: Store, space: str, content_id: str, clock: Clock, retry: Retr
 def _hash(store: Store, space: str, content_id: str) -> Digests:
     with store.open(space, content_id) as file:
         return hash_stream(file)
-
-
-def _check_bin(part: pa.RecordBatch, number: int) -> None:
-    if pc.any(pc.not_equal(part.column("bin"), number)).as_py():
-        raise PipelineError(f"a task for bin {number} was given items of another one: please report this")
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All parts, in slices small enough to hold the facts of one."""
-    for part in itertools.chain([first], rest):
-        for offset in range(0, part.num_rows, _GROUP):
-            yield part.slice(offset, _GROUP)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,25 +22,27 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
 from millstream.mill.manifest import MANIFEST_SCHEMA
-from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.bins import (
+    BIN_BYTES,
+    BinnedPlan,
+    Bins,
+    commit_plan,
+    committed_plan,
+    place_heavy,
+    plan_folder,
+    work_off,
+)
 from millstream.pipeline.jobs.due import EVERYTHING, DueRule, Left, read_left, urgency, within_budget, write_left
-from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, SUMMARY_SCHEMA, fact_name, sweep_part
+from millstream.pipeline.jobs.fixity import PLAN_SCHEMA, sweep_part
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory, Unlisted, run_inventory
 from millstream.pipeline.limits import task_urls
-from millstream.pipeline.schema import read_parquet, spark_schema
-
-BIN_BYTES = 64 << 20
-"""Bytes a bin aims at: what a killed run loses at most, for each core."""
-
-MOST_BINS = 10_000
+from millstream.pipeline.schema import read_parquet
 
 _KEY = ("store", "space", "content_id")
 _SIGNS = ("listed_size", "recorded_size", "listed_modified", "verified_at", "outcome")
 _CANDIDATE_SCHEMA = PLAN_SCHEMA.append(pa.field("urgency", pa.int64(), nullable=False))
-_BINNED = [*PLAN_SCHEMA.names, "bin"]
-
 
 ManifestRows: TypeAlias = pa.Table | Iterable[pa.RecordBatch]
 """The manifest (:data:`millstream.mill.manifest.MANIFEST_SCHEMA`), as a table or as it is read."""
@@ -68,21 +69,6 @@ class SweepInputs(msgspec.Struct, frozen=True, omit_defaults=True):
     stores: Mapping[str, str]
     spaces: tuple[str, ...] | None
     due: DueRule = EVERYTHING
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """A written plan: its record, which says into how many bins it is cut, and the folder of its rows."""
-
-    record: JobRecord
-    data: Path
-
-
-class Bins(msgspec.Struct, frozen=True):
-    """How ``items`` items lie in ``count`` bins: the ``heavy`` ones as placed, the others by the hash of their name."""
-
-    count: int
-    heavy: pa.Table
-    items: int
 
 
 def run_integrity(
@@ -113,9 +99,10 @@ def run_integrity(
             unlisted = _inventory(spark, folder, inputs, clock).unlisted()
             return Sweep(record, folder.data, reused=True, unlisted=unlisted, left=read_left(_left(folder)))
         began = clock.monotonic()
-        plan = _committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
-        bins = place_heavy(plan.data, plan.record.counts["bins"])
-        read = _sweep(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, inputs.stores, folder.data)
+        plan = committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
+        bins = place_heavy(plan, _KEY)
+        check = partial(sweep_part, stores=task_urls(spark, inputs.stores), facts=folder.data)
+        read = work_off(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, check, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         unlisted = _inventory(spark, folder, inputs, clock).unlisted()
         left = read_left(_left(folder))
@@ -156,59 +143,17 @@ def join_sides(inventory: DataFrame, manifest: DataFrame) -> DataFrame:
     )
 
 
-def place_heavy(plan: Path, count: int) -> Bins:
-    """Cut the items of *plan* (a folder of Parquet) into *count* bins; a function of both, so it can be made again."""
-    items, total = measure(plan)
-    threshold = heavy_threshold(total, items, count)
-    schema = pa.schema([PLAN_SCHEMA.field(name) for name in (*_KEY, "size")])
-    parts = (part.filter(pc.greater_equal(part.column("size"), threshold)) for part in parquet_rows(plan, schema.names))
-    heavy = pa.Table.from_batches((part.cast(schema) for part in parts), schema).sort_by(
-        [(name, "ascending") for name in _KEY]
-    )
-    sizes = heavy.column("size").to_numpy().astype(np.int64)
-    light = total - int(sizes.sum()) + (items - len(sizes)) * ITEM_COST  # in all bins alike
-    placed = assign_largest_first(sizes, np.full(count, light // count, np.int64))
-    heavy = heavy.drop_columns(["size"]).append_column("placed", pa.array(placed, pa.int32()))
-    return Bins(count, heavy, items)
-
-
-def measure(plan: Path) -> tuple[int, int]:
-    """How many items *plan* has, and how many bytes."""
-    items = total = 0
-    for part in parquet_rows(plan, ["size"]):
-        items += part.num_rows
-        total += pc.sum(part.column("size")).as_py() or 0
-    return items, total
-
-
-def assign_bins(plan: DataFrame, bins: Bins) -> DataFrame:
-    """*plan* with the column ``bin``: the heavy items as they were placed, the others by the hash of their name."""
-    spread = F.pmod(F.xxhash64(*_KEY), F.lit(bins.count)).cast("int")
-    if not bins.heavy.num_rows:
-        return plan.withColumn("bin", spread)
-    placed = F.broadcast(plan.sparkSession.createDataFrame(bins.heavy))
-    joined = plan.join(placed, list(_KEY), "left")
-    return joined.select(*PLAN_SCHEMA.names, F.coalesce("placed", spread).alias("bin"))
-
-
 def _inventory(spark: SparkSession, folder: JobFolder, inputs: SweepInputs, clock: Clock) -> Inventory:
     """The listing that the sweep began with; it is made once."""
     return run_inventory(spark, folder.path, inputs.sweep, inputs.stores, spaces=inputs.spaces, clock=clock)
 
 
-def _committed_plan(folder: JobFolder) -> Plan | None:
-    """The plan of a run that was killed after it was made: its bins must stay what they were."""
-    planned = JobFolder(folder.path, "plan", {})
-    record = planned.committed()
-    return None if record is None else Plan(record, planned.data)
-
-
 def _plan(
     spark: SparkSession, folder: JobFolder, inputs: SweepInputs, manifest: ManifestRows, bin_bytes: int, *, clock: Clock
-) -> Plan:
+) -> BinnedPlan:
     folder.clean()
     folder.data.mkdir()
-    planned = JobFolder(folder.path, "plan", {})
+    planned = plan_folder(folder)
     planned.clean()
     began = clock.monotonic()
     inventory = _inventory(spark, folder, inputs, clock)
@@ -219,16 +164,9 @@ def _plan(
     )
     planned.path.mkdir(exist_ok=True)
     _write_due(joined, inputs.due, planned, clock.now())
-    rows, size = measure(planned.data)
-    least = 2 * spark.sparkContext.defaultParallelism
-    counts = {
-        "bins": count_bins(size, rows, target=bin_bytes, least=least, most=MOST_BINS),
-        "listed": inventory.record.rows_out,
-        "recorded": known,
-    }
-    seconds = round(clock.monotonic() - began, 3)
-    record = JobRecord("plan", {}, counts["listed"] + counts["recorded"], rows, size, seconds, counts)
-    return Plan(planned.commit(record), planned.data)
+    counts = {"listed": inventory.record.rows_out, "recorded": known}
+    record = JobRecord("plan", {}, sum(counts.values()), 0, 0, round(clock.monotonic() - began, 3), counts)
+    return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
 
 
 def _write_due(joined: DataFrame, due: DueRule, planned: JobFolder, now: int) -> None:
@@ -253,7 +191,7 @@ def _kept(due: DueRule) -> DueRule:
 
 def _left(folder: JobFolder) -> Path:
     """Where a sweep says what it leaves out."""
-    return JobFolder(folder.path, "plan", {}).path / "left.parquet"
+    return plan_folder(folder).path / "left.parquet"
 
 
 def _write_manifest(path: Path, manifest: ManifestRows, inputs: SweepInputs) -> int:
@@ -272,22 +210,6 @@ def _narrow(batch: pa.RecordBatch, inputs: SweepInputs) -> pa.RecordBatch:
     if inputs.spaces is not None:
         kept = pc.and_(kept, pc.is_in(batch.column("space"), pa.array(inputs.spaces, pa.string())))
     return batch.filter(kept)
-
-
-def _sweep(plan: DataFrame, bins: Bins, stores: Mapping[str, str], facts: Path) -> int:
-    """Check the bins that have no facts yet; returns the bytes that were hashed."""
-    done = [number for number in range(bins.count) if (facts / fact_name(number)).exists()]
-    if len(done) == bins.count:
-        return 0
-    check = partial(sweep_part, stores=task_urls(plan.sparkSession, stores), facts=facts)
-    left = assign_bins(plan, bins).where(~F.col("bin").isin(done)) if done else assign_bins(plan, bins)
-    summaries = (
-        left.select(*_BINNED)
-        .repartitionById(bins.count, "bin")
-        .sortWithinPartitions(*_KEY)
-        .mapInArrow(check, spark_schema(SUMMARY_SCHEMA))
-    )
-    return sum(row["read"] for row in summaries.collect())
 
 
 def _count(folder: JobFolder, bins: Bins, read: int, seconds: float) -> JobRecord:

@@ -1,8 +1,13 @@
-"""The job ``inventory``: what is listed in the spaces of storage providers, as a Parquet snapshot."""
+"""The job ``inventory``: what is listed in the spaces of storage providers, as a Parquet snapshot.
+
+Spaces are listed in ranges side by side, and each range is a file: a run that was killed goes on with the ranges that
+are left. What has changed since an earlier listing is in ``jobs/changes.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,14 +15,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.durable import replacing
 from millstream.mill.providers import is_system
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.jobs.bins import SUMMARY_SCHEMA, bins_done, fill_bin
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.listing import IdRange, cut_space, entries_within
-from millstream.pipeline.jobs.rowgroups import GROUP_BYTES
 from millstream.pipeline.limits import task_url
 from millstream.pipeline.schema import spark_schema
 from millstream.stores import open_provider
@@ -38,7 +45,7 @@ the epoch, UTC, null where the provider has none. A row with ``error`` is no ite
 
 PLACE_SCHEMA = pa.schema(
     [
-        pa.field("number", pa.int32(), nullable=False),
+        pa.field("bin", pa.int32(), nullable=False),
         *(pa.field(name, pa.string()) for name in ("store", "url", "space", "error", "after", "until")),
     ]
 )
@@ -99,10 +106,9 @@ def run_inventory(
     with folder.held():
         if record := folder.committed():
             return Inventory(record, folder.data, reused=True)
-        folder.clean()
         began = clock.monotonic()
-        places = find_places(stores, named)
-        list_places(spark, places).write.option("parquet.block.size", GROUP_BYTES).parquet(str(folder.data))
+        places = _begun(folder) or _begin(folder, find_places(stores, named))
+        list_places(spark, places, folder.data)
         record = _count(folder, len({(place["store"], place["space"]) for place in places.to_pylist()}))
         seconds = round(clock.monotonic() - began, 3)
         return Inventory(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, reused=False)
@@ -120,8 +126,7 @@ def find_places(stores: Mapping[str, str], spaces: Sequence[str] | None) -> pa.T
             rows += [place | {"space": space} | cut for space in wanted for cut in _ranges(provider, space)]
         except (StoreError, OSError) as error:
             rows.append(place | {"error": str(error)})
-    numbered = [{"number": number, **row} for number, row in enumerate(rows)]
-    return pa.Table.from_pylist(numbered, PLACE_SCHEMA)
+    return pa.Table.from_pylist([{"bin": number, **row} for number, row in enumerate(rows)], PLACE_SCHEMA)
 
 
 def _ranges(provider: Store, space: str) -> list[dict[str, Any]]:
@@ -129,25 +134,53 @@ def _ranges(provider: Store, space: str) -> list[dict[str, Any]]:
     return [msgspec.structs.asdict(each) for each in cut_space(provider, space, wanted)]
 
 
-def list_places(spark: SparkSession, places: pa.Table) -> DataFrame:
-    """The listings of *places*, rows of :data:`INVENTORY_SCHEMA`; each place is one part."""
+def _places(folder: JobFolder) -> Path:
+    return folder.path / "places.parquet"
+
+
+def _begun(folder: JobFolder) -> pa.Table | None:
+    """The ranges that a run which was killed has begun to list: they must stay what they were."""
+    finished_and_damaged = (folder.path / "job.json").exists()
+    if finished_and_damaged or not (_places(folder).exists() and folder.data.is_dir()):
+        return None
+    return pq.read_table(_places(folder), schema=PLACE_SCHEMA)
+
+
+def _begin(folder: JobFolder, places: pa.Table) -> pa.Table:
+    """Write down that *places* are to be listed."""
+    _places(folder).unlink(missing_ok=True)
+    folder.clean()
+    folder.data.mkdir()
+    with replacing(_places(folder)) as file:
+        pq.write_table(places, file)
+    return places
+
+
+def list_places(spark: SparkSession, places: pa.Table, data: Path) -> None:
+    """List *places* into *data*, a file of :data:`INVENTORY_SCHEMA` each, but for those that are there; a task each."""
+    left = pc.invert(pc.is_in(places["bin"], pa.array(bins_done(data, places.num_rows), pa.int32())))
+    places = places.filter(left)
+    if not places.num_rows:
+        return
     urls = pa.array([task_url(spark, url) for url in places.column("url").to_pylist()])
     places = places.set_column(places.schema.get_field_index("url"), "url", urls)
-    frame = spark.createDataFrame(places).repartitionById(max(1, places.num_rows), "number")
-    return frame.mapInArrow(list_part, spark_schema(INVENTORY_SCHEMA)).select(*INVENTORY_SCHEMA.names)
+    frame = spark.createDataFrame(places).repartitionById(1 + max(places["bin"].to_pylist()), "bin")
+    frame.mapInArrow(partial(list_part, data=data), spark_schema(SUMMARY_SCHEMA)).collect()
 
 
-def list_part(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The listings of the places in *parts*, ten thousand entries at a time."""
-    for part in parts:
-        for place in part.to_pylist():
-            yield from _list_place(**place)
+def list_part(parts: Iterable[pa.RecordBatch], data: Path) -> Iterator[pa.RecordBatch]:
+    """List the place in *parts* into its file, ten thousand entries at a time."""
+    yield from fill_bin(parts, lambda: _list_places, INVENTORY_SCHEMA, data, size="size")
+
+
+def _list_places(part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for place in part.drop_columns(["bin"]).to_pylist():
+        yield from _list_place(**place)
 
 
 def _list_place(
-    *, number: int, store: str, url: str, space: str, error: str | None, after: str, until: str | None
+    *, store: str, url: str, space: str, error: str | None, after: str, until: str | None
 ) -> Iterator[pa.RecordBatch]:
-    del number  # it has done its work
     if error is None:
         try:
             entries = entries_within(open_provider(url), space, IdRange(after, until), chunk=_CHUNK)

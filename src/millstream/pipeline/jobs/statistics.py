@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
+from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.failures import explained
-from millstream.pipeline.jobs.folder import JobRecord
-from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, Inventory
-from millstream.pipeline.schema import read_parquet
-
-_KEY = ["store", "space", "content_id"]
+from millstream.pipeline.jobs.changes import ADDED, CHANGED, REMOVED, compare_listings, listed_items
+from millstream.pipeline.jobs.folder import JobRecord, log_record
+from millstream.pipeline.jobs.inventory import Inventory
 
 
 class SpaceFigures(msgspec.Struct, frozen=True):
@@ -35,14 +34,19 @@ class SpaceFigures(msgspec.Struct, frozen=True):
     grown: int | None = None
 
 
-def space_figures(spark: SparkSession, now: Inventory, before: Inventory | None = None) -> list[SpaceFigures]:
+def space_figures(
+    spark: SparkSession, now: Inventory, before: Inventory | None = None, *, clock: Clock | None = None
+) -> list[SpaceFigures]:
     """The figures of every space in *now*, or in *before*, sorted; listings that broke off count as far as they go."""
+    clock = clock or SystemClock()
+    began = clock.monotonic()
     with explained("statistics"):
-        listed = _items(spark, now)
-        if before is None:
-            rows = listed.groupBy("store", "space").agg(*_totals("size")).orderBy("store", "space").collect()
-            return [SpaceFigures(**row.asDict()) for row in rows]
-        return _compared(listed, _items(spark, before))
+        rows = _totals(listed_items(spark, now)) if before is None else _compared(compare_listings(spark, now, before))
+        found = [SpaceFigures(**row.asDict()) for row in rows.orderBy("store", "space").collect()]
+    inputs = {"now": now.record.inputs, "before": None if before is None else before.record.inputs}
+    items, size = sum(space.items for space in found), sum(space.bytes for space in found)
+    log_record(JobRecord("statistics", inputs, items, len(found), size, round(clock.monotonic() - began, 3)))
+    return found
 
 
 def latest_before(jobs: Path, record: JobRecord) -> Inventory | None:
@@ -57,34 +61,16 @@ def latest_before(jobs: Path, record: JobRecord) -> Inventory | None:
     return found[max(earlier)] if earlier else None
 
 
-def _items(spark: SparkSession, inventory: Inventory) -> DataFrame:
-    return (
-        read_parquet(spark, inventory.data, INVENTORY_SCHEMA).where("error is null").select(*_KEY, "size", "modified")
+def _totals(listed: DataFrame, *more: Column) -> DataFrame:
+    return listed.groupBy("store", "space").agg(
+        F.count("size").alias("items"),
+        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
+        F.coalesce(F.max("size"), F.lit(0)).alias("largest"),
+        *more,
     )
 
 
-def _totals(size: str) -> Sequence[object]:
-    return [
-        F.count(size).alias("items"),
-        F.coalesce(F.sum(size), F.lit(0)).alias("bytes"),
-        F.coalesce(F.max(size), F.lit(0)).alias("largest"),
-    ]
-
-
-def _compared(now: DataFrame, before: DataFrame) -> list[SpaceFigures]:
-    earlier = before.select(*_KEY, F.col("size").alias("old_size"), F.col("modified").alias("old_modified"))
-    joined = now.join(earlier, _KEY, "full_outer")
-    same = F.col("size").eqNullSafe(F.col("old_size")) & F.col("modified").eqNullSafe(F.col("old_modified"))
-    both = F.col("size").isNotNull() & F.col("old_size").isNotNull()
-    rows = (
-        joined.groupBy("store", "space")
-        .agg(
-            *_totals("size"),
-            F.count_if(F.col("old_size").isNull()).alias("added"),
-            F.count_if(F.col("size").isNull()).alias("removed"),
-            F.count_if(both & ~same).alias("changed"),
-            F.sum(F.coalesce("size", F.lit(0)) - F.coalesce("old_size", F.lit(0))).alias("grown"),
-        )
-        .orderBy("store", "space")
-    )
-    return [SpaceFigures(**row.asDict()) for row in rows.collect()]
+def _compared(changes: DataFrame) -> DataFrame:
+    kinds = [F.count_if(F.col("kind") == kind).alias(kind) for kind in (ADDED, REMOVED, CHANGED)]
+    grown = F.sum(F.coalesce("size", F.lit(0)) - F.coalesce("old_size", F.lit(0))).alias("grown")
+    return _totals(changes, *kinds, grown)

@@ -1,0 +1,206 @@
+"""Work on items in bins of about equal bytes: a task a bin, a file of results a bin.
+
+A bin is done when its file is there, so that a run that was killed goes on with the bins that are left. What is to be
+done is written down first, as the rows of a *plan*, and with it into how many bins they go.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
+
+from millstream.core.durable import replacing
+from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
+from millstream.pipeline.errors import PipelineError
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.rowgroups import GROUP_BYTES
+from millstream.pipeline.schema import spark_schema
+
+BIN_BYTES = 64 << 20
+"""Bytes a bin aims at: what a killed run loses at most, for each core."""
+
+MOST_BINS = 10_000
+
+SUMMARY_SCHEMA = pa.schema(
+    [
+        pa.field("bin", pa.int32(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+    ]
+)
+"""One row a bin that a task has done: how many results, and of how many bytes."""
+
+_GROUP = 10_000
+
+Work = Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
+"""What is made of some items of a bin, in order."""
+
+
+class BinnedPlan(msgspec.Struct, frozen=True):
+    """A written plan: its record, which says into how many bins it is cut, and the folder of its rows."""
+
+    record: JobRecord
+    data: Path
+
+    @property
+    def count(self) -> int:
+        """The bins."""
+        return self.record.counts["bins"]
+
+
+class Bins(msgspec.Struct, frozen=True):
+    """How ``items`` items lie in ``count`` bins: the ``heavy`` ones as placed, the others by the hash of their name."""
+
+    count: int
+    key: tuple[str, ...]
+    heavy: pa.Table
+    items: int
+
+
+def plan_folder(folder: JobFolder) -> JobFolder:
+    """Where the job of *folder* has its plan."""
+    return JobFolder(folder.path, "plan", {})
+
+
+def committed_plan(folder: JobFolder) -> BinnedPlan | None:
+    """The plan of a run that was killed after it was made: its bins must stay what they were."""
+    planned = plan_folder(folder)
+    record = planned.committed()
+    return None if record is None else BinnedPlan(record, planned.data)
+
+
+def commit_plan(folder: JobFolder, record: JobRecord, *, bin_bytes: int, least: int) -> BinnedPlan:
+    """Cut the rows that were written for the job of *folder*, with the column ``size``, and commit them with *record*.
+
+    A bin aims at *bin_bytes*; there are *least* bins, where there are as many items.
+    """
+    planned = plan_folder(folder)
+    rows, size = measure(planned.data)
+    counts = {"bins": count_bins(size, rows, target=bin_bytes, least=least, most=MOST_BINS), **record.counts}
+    record = msgspec.structs.replace(record, rows_out=rows, bytes=size, counts=counts)
+    return BinnedPlan(planned.commit(record), planned.data)
+
+
+def place_heavy(plan: BinnedPlan, key: Sequence[str]) -> Bins:
+    """Cut *plan*, whose items *key* names, into its bins; a function of the plan, so it can be made again."""
+    items, total = measure(plan.data)
+    threshold = heavy_threshold(total, items, plan.count)
+    columns = [*key, "size"]
+    parts = (part.filter(pc.greater_equal(part.column("size"), threshold)) for part in parquet_rows(plan.data, columns))
+    schema = pa.schema([*((name, pa.string()) for name in key), ("size", pa.int64())])
+    heavy = pa.Table.from_batches((part.cast(schema) for part in parts), schema).sort_by(
+        [(name, "ascending") for name in key]
+    )
+    sizes = heavy.column("size").to_numpy().astype(np.int64)
+    light = total - int(sizes.sum()) + (items - len(sizes)) * ITEM_COST  # in all bins alike
+    placed = assign_largest_first(sizes, np.full(plan.count, light // plan.count, np.int64))
+    heavy = heavy.drop_columns(["size"]).append_column("placed", pa.array(placed, pa.int32()))
+    return Bins(plan.count, tuple(key), heavy, items)
+
+
+def measure(data: Path) -> tuple[int, int]:
+    """How many items the rows in *data* are, and how many bytes."""
+    items = total = 0
+    for part in parquet_rows(data, ["size"]):
+        items += part.num_rows
+        total += pc.sum(part.column("size")).as_py() or 0
+    return items, total
+
+
+def assign_bins(plan: DataFrame, bins: Bins) -> DataFrame:
+    """*plan* with the column ``bin``: the heavy items as they were placed, the others by the hash of their name."""
+    spread = F.pmod(F.xxhash64(*bins.key), F.lit(bins.count)).cast("int")
+    if not bins.heavy.num_rows:
+        return plan.withColumn("bin", spread)
+    placed = F.broadcast(plan.sparkSession.createDataFrame(bins.heavy))
+    joined = plan.join(placed, list(bins.key), "left")
+    return joined.select(*plan.columns, F.coalesce("placed", spread).alias("bin"))
+
+
+def work_off(
+    plan: DataFrame, bins: Bins, task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], data: Path
+) -> int:
+    """Let *task*, which ends in :func:`fill_bin`, do the bins of *plan* that have no file in *data* yet.
+
+    Returns the bytes that were worked on.
+    """
+    done = bins_done(data, bins.count)
+    if len(done) == bins.count:
+        return 0
+    binned = assign_bins(plan, bins)
+    left = binned.where(~F.col("bin").isin(done)) if done else binned
+    summaries = (
+        left.repartitionById(bins.count, "bin")
+        .sortWithinPartitions(*bins.key)
+        .mapInArrow(task, spark_schema(SUMMARY_SCHEMA))
+    )
+    return sum(row["bytes"] for row in summaries.collect())
+
+
+def bins_done(data: Path, count: int) -> list[int]:
+    """Which of *count* bins have a file in *data*."""
+    return [number for number in range(count) if (data / bin_name(number)).exists()]
+
+
+def bin_name(number: int) -> str:
+    """The name of the file with the results of a bin."""
+    return f"bin-{number:05}.parquet"
+
+
+def fill_bin(
+    parts: Iterable[pa.RecordBatch], begin: Callable[[], Work], schema: pa.Schema, data: Path, *, size: str
+) -> Iterator[pa.RecordBatch]:
+    """Do the work of one bin (its items are *parts*, with the column ``bin``) and write its file, whole or not at all.
+
+    *begin* gives what does it; results are of *schema*, whose column *size* counts bytes. The file's name is that of
+    the bin, so a task that runs twice writes one file. Yields the row of :data:`SUMMARY_SCHEMA`; none for no items.
+    """
+    filled = (part for part in parts if part.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return
+    number, work = first.column("bin")[0].as_py(), begin()
+    rows = total = 0
+    with replacing(data / bin_name(number)) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for found in _groups(work, _slices(first, filled), number, schema):
+            writer.write_table(found)
+            rows += found.num_rows
+            total += pc.sum(found.column(size)).as_py() or 0
+    yield pa.RecordBatch.from_pylist([{"bin": number, "rows": rows, "bytes": total}], SUMMARY_SCHEMA)
+
+
+def _groups(work: Work, parts: Iterable[pa.RecordBatch], number: int, schema: pa.Schema) -> Iterator[pa.Table]:
+    """What *work* makes of *parts*, which all are of bin *number*, in tables that are row groups of a good size."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for part in parts:
+        _check_bin(part, number)
+        for found in work(part):
+            waiting.append(found)
+            size += found.nbytes
+            if size >= GROUP_BYTES:
+                yield pa.Table.from_batches(waiting, schema)
+                waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting, schema)
+
+
+def _check_bin(part: pa.RecordBatch, number: int) -> None:
+    if pc.any(pc.not_equal(part.column("bin"), number)).as_py():
+        raise PipelineError(f"a task for bin {number} was given items of another one: please report this")
+
+
+def _slices(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All parts, in slices small enough to hold the results of one."""
+    for part in itertools.chain([first], rest):
+        for offset in range(0, part.num_rows, _GROUP):
+            yield part.slice(offset, _GROUP)
