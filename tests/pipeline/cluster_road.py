@@ -1,7 +1,7 @@
 """The road on a standalone cluster, as a program of its own: a process has one Spark session.
 
-``python cluster_road.py FOLDER MASTER LOG_STORE S3_STORE WORKER`` prints what came of it as JSON; the process WORKER is
-killed in the middle of the sweep.
+``python cluster_road.py FOLDER MASTER LOG_STORE S3_STORE WORKER JOB`` prints what came of it as JSON; the process WORKER
+is killed in the middle of JOB.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.batching import BatchConfig
-from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.mill.manifest import Event, Manifest
@@ -36,9 +35,16 @@ from millstream.pipeline.session import SparkOptions, spark_session
 from millstream.pipeline.source import read_log, write_log
 from millstream.settings import AnchoringSettings, LogSettings, Settings
 from millstream.stores import LocalStore
+from millstream.testing.waiting import until
 
 RULES = BatchConfig(window=50, max_delay=20)
 ITEMS = 60
+MARKS = {
+    "batch": "batch-*/data/_temporary/**/*.parquet",
+    "copies": "duplication-*/copies-*/data/bin-*.parquet",
+    "integrity": "integrity-*/data/bin-*.parquet",
+}
+"""A job is in its midst once there is such a file in the folder of jobs."""
 
 
 def messages(count: int) -> list[Message]:
@@ -50,7 +56,7 @@ def messages(count: int) -> list[Message]:
     ]
 
 
-def main(folder: Path, master: str, log_url: str, s3_url: str, worker: int) -> dict[str, Any]:
+def main(folder: Path, master: str, log_url: str, s3_url: str, worker: int, job_name: str) -> dict[str, Any]:
     """Batch, anchor, audit, duplicate and sweep; what came of each."""
     sent = messages(3000)
     loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -61,6 +67,8 @@ def main(folder: Path, master: str, log_url: str, s3_url: str, worker: int) -> d
         with open_store(log_url) as store, store.log(LogSpec("in", block_messages=200)).writer() as writer:
             writer.append(sent)
         jobs = folder / "jobs"
+        watch = threading.Thread(target=kill_in_the_midst, args=(jobs, MARKS[job_name], worker))
+        watch.start()
         job = run_batch(spark, jobs, log_url, "in", RULES)
         handed = anchor_history(job, "in", node.batch_writer, msgspec.to_builtins(RULES))
         audited = audit_anchors(spark, jobs, node.ledger, node.cas_url, index=node.observer.index)
@@ -69,9 +77,7 @@ def main(folder: Path, master: str, log_url: str, s3_url: str, worker: int) -> d
         fill(source, manifest)
         stores, pair = {"a": source.url, "b": s3_url}, Pair("a", "b")
         planned = plan_duplication(spark, jobs, "run", stores, manifest, pair=pair, space="docs")
-        copied = copy_missing(spark, planned, stores, manifest)
-        watch = threading.Thread(target=kill_in_the_midst, args=(jobs, worker))
-        watch.start()
+        copied = copy_missing(spark, planned, stores, manifest, bin_bytes=1 << 17)
         sweep = run_integrity(spark, jobs, "run", stores, manifest.rows(), spaces=["docs"], bin_bytes=1 << 17)
         watch.join()
         judged = run_report(spark, jobs, sweep)
@@ -94,16 +100,13 @@ def fill(source: LocalStore, manifest: Manifest) -> None:
         manifest.writer.record([Event("a", "docs", info.content_id, 2**60, info.checksum(), info.size)])
 
 
-def kill_in_the_midst(jobs: Path, worker: int) -> None:
-    """Kill the process *worker*, and the executors that it started, once the sweep has written down its first bin."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + 300
-    while not any(jobs.glob("integrity-*/data/bin-*.parquet")) and clock.monotonic() < deadline:
-        clock.sleep(0.01)
+def kill_in_the_midst(jobs: Path, mark: str, worker: int) -> None:
+    """Kill the process *worker*, and the executors that it started, once there is a file like *mark* in *jobs*."""
+    until(lambda: any(jobs.glob(mark)), mark, seconds=400)
     children = Path(f"/proc/{worker}/task/{worker}/children").read_text("ascii").split()
     for pid in (worker, *map(int, children)):
         os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5]))))
+    print(json.dumps(main(Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5]), sys.argv[6])))

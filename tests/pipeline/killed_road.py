@@ -16,28 +16,41 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import sqlalchemy as sa
 
+from millstream.batching import BatchConfig
+from millstream.log import LogSpec
 from millstream.mill.manifest import Manifest
 from millstream.mill.policy import Pair
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.failures import explained
+from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.audit import audit_anchors
+from millstream.pipeline.jobs.batch import run_batch
 from millstream.pipeline.jobs.duplication import copy_missing, plan_duplication
 from millstream.pipeline.jobs.integrity import run_integrity
 from millstream.pipeline.jobs.report import run_report
 from millstream.pipeline.session import SparkOptions, spark_session
 from millstream.pipeline.source import NAME, follow_log, read_log, write_log
-from millstream.settings import Settings
+from millstream.settings import AnchoringSettings, Settings
 
 PAIR = Pair("a", "b")
 SPACE = "docs"
+RULES = BatchConfig(window=50, max_delay=20)
+TRIGGERS = 12
+"""About how many triggers the stream takes at most."""
+
+
+def settings_of(folder: Path) -> Settings:
+    """Those of the node below *folder*; it makes several anchors."""
+    return Settings(data=str(folder / "node"), anchoring=AnchoringSettings(max_batches=100))
 
 
 def main(folder: Path, seed: int, kills: int) -> None:
-    """Write a log from a frame and from a stream, plan and copy, sweep and judge, audit."""
-    settings = Settings(data=str(folder / "node"))
+    """Write a log from a frame and from a stream, batch and anchor, plan and copy, sweep and judge, audit."""
+    settings = settings_of(folder)
     url, jobs = settings.log_url, folder / "jobs"
     stores = {name: (folder / name).as_uri() for name in ("a", "b")}
     manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
@@ -48,11 +61,14 @@ def main(folder: Path, seed: int, kills: int) -> None:
         explained("road"),
     ):
         write_log(read_log(spark, url, "in", partition_bytes=1), url, "written", write="once")
-        stream = follow_log(spark, url, "in", per_trigger=150).writeStream.format(NAME).option("store", url)
+        per_trigger = max(150, node.store.log(LogSpec("in")).last_id // TRIGGERS)
+        stream = follow_log(spark, url, "in", per_trigger=per_trigger).writeStream.format(NAME).option("store", url)
         stream = stream.option("log", "streamed").option("checkpointLocation", str(folder / "checkpoint"))
         stream.trigger(availableNow=True).start().awaitTermination()
+        batches = run_batch(spark, jobs, url, "in", RULES, flush=True)
+        anchor_history(batches, "in", node.batch_writer, msgspec.to_builtins(RULES))
         planned = plan_duplication(spark, jobs, "run", stores, manifest, pair=PAIR, space=SPACE)
-        copy_missing(spark, planned, stores, manifest)
+        copy_missing(spark, planned, stores, manifest, bin_bytes=1 << 17)
         sweep = run_integrity(spark, jobs, "run", stores, manifest.rows(), spaces=[SPACE], bin_bytes=1 << 17)
         run_report(spark, jobs, sweep)
         audit_anchors(spark, jobs, node.ledger, node.cas_url, index=node.observer.index)

@@ -20,7 +20,7 @@ from millstream.anchoring import BatchWriter, replay
 from millstream.anchoring.errors import AnchoringError, BatchFormatError
 from millstream.anchoring.feed import AnchorFeed, encode_batches
 from millstream.anchoring.journal import Journal
-from millstream.batching import Batcher, EventBatch, Rulebook
+from millstream.batching import EventBatch, Rulebook
 from millstream.batching.messages import event_of
 from millstream.batching.service import BatchService
 from millstream.cli.main import run
@@ -28,6 +28,7 @@ from millstream.core.message import Message
 from millstream.log import Log, LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.testing.batching import plain_batches
 from millstream.testing.waiting import until
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
     with Node.open(Settings(data=str(data)), create=True) as node:
         with node.store.log(LogSpec("in", block_messages=50)).writer() as writer:
             writer.append(messages)
-        expected = batches_of(node.store.log(LogSpec("in")), rules)
+        events = [event_of(message) for part in node.store.log(LogSpec("in")).read() for message in part]
+        expected = {batch.batch: len(batch.events) for batch in plain_batches(events, rules)[0]}
     (data / "millstream.toml").write_text(
         '[batching]\nwindow = "50us"\nmax_delay = "20us"\n[anchoring]\nmax_batches = 20\n'
     )
@@ -164,18 +166,6 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
         assert {batch: len(index.find_batch("in", batch)) for batch in expected} == dict.fromkeys(expected, 1)
         assert replay(node.cas, node.ledger, index).findings == ()
         assert (index.totals().batches, index.totals().messages) == (len(expected), sum(expected.values()))
-
-
-def batches_of(log: Log, rules: BatchConfig) -> dict[str, int]:
-    """What the batcher in process makes of *log* once nothing is open: how many messages each batch has."""
-    batcher = Batcher.of(rules)
-    received = [message for part in log.read() for message in part]
-    steps: list[Callable[[], Any]] = [
-        lambda: batcher.receive_many(map(event_of, received)),
-        lambda: batcher.advance(received[-1].received_at or 0),
-        batcher.flush,
-    ]
-    return {batch.batch: len(batch.events) for step in steps for batch in step().batches}
 
 
 @contextlib.contextmanager

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
-from millstream.batching import Batcher
 from millstream.batching.messages import event_of
+from millstream.testing.batching import plain_batches
 from millstream.testing.services import ServiceMissingError, private
 
 if TYPE_CHECKING:
@@ -28,29 +29,31 @@ PROGRAM = Path(__file__).with_name("cluster_road.py")
 
 @pytest.fixture
 def database(mariadb: str) -> str:
+    name = f"cluster_road_{secrets.token_hex(4)}"
     engine = sa.create_engine(mariadb.replace("mysql:", "mysql+pymysql:"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(sa.text("create database if not exists cluster_road"))
+        connection.execute(sa.text(f"create database {name}"))
     engine.dispose()
-    return f"{mariadb}cluster_road"
+    return f"{mariadb}{name}"
 
 
+@pytest.mark.parametrize("job", ["batch", "copies", "integrity"])
 def test_a_cluster_that_loses_a_worker_in_mid_job_gives_the_same(
-    tmp_path: Path, database: str, swift: S3Server, size: str
+    tmp_path: Path, database: str, swift: S3Server, size: str, job: str
 ) -> None:
     if size != "long":
         pytest.skip("a cluster is six Java machines; at the long size only")
     try:
         with private("spark") as cluster:
             worker = cluster.processes[-1]
-            command = [sys.executable, PROGRAM, tmp_path, cluster.url, database, swift.new_url(), str(worker)]
+            command = [sys.executable, PROGRAM, tmp_path, cluster.url, database, swift.new_url(), str(worker), job]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
     except ServiceMissingError as error:
         pytest.skip(str(error))
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     road = load_program()
-    batches = in_process(road)
+    batches = by_the_plain_rule(road)
     assert found["batches"] == sorted(batches)
     assert found["anchored"] == len(batches)
     assert found["audit"] == [sum(batches.values()), 0]
@@ -69,15 +72,7 @@ def load_program() -> ModuleType:
     return module
 
 
-def in_process(road: ModuleType) -> dict[str, int]:
-    """The batches that the batcher in process makes of the same messages: how many messages each has."""
-    import msgspec
-
+def by_the_plain_rule(road: ModuleType) -> dict[str, int]:
+    """The batches of the same messages by the plain rule: how many messages each has."""
     sent = [msgspec.structs.replace(message, id=number) for number, message in enumerate(road.messages(3000), 1)]
-    batcher = Batcher.of(road.RULES)
-    steps: list[Callable[[], object]] = [
-        lambda: batcher.receive_many(map(event_of, sent)),
-        lambda: batcher.advance(max(message.received_at or 0 for message in sent)),
-        batcher.flush,
-    ]
-    return {batch.batch: len(batch.events) for step in steps for batch in step().batches}  # type: ignore[attr-defined]
+    return {batch.batch: len(batch.events) for batch in plain_batches(map(event_of, sent), road.RULES)[0]}

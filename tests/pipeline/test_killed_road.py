@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.batching import BatchConfig
+from millstream.batching.messages import event_of
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
@@ -24,14 +26,10 @@ from millstream.mill.manifest import Event, Manifest
 from millstream.mill.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.node import Node
-from millstream.pipeline.jobs.anchor import anchor_history
-from millstream.pipeline.jobs.batch import run_batch
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
+from millstream.testing.batching import plain_batches
 from millstream.testing.waiting import until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1200)]
 
@@ -44,8 +42,11 @@ MARKS: Sequence[Callable[[Path, int], bool]] = [
     lambda folder, _: any((folder / "node").glob("*.staging/**/part-*")),
     lambda folder, messages: last_id(folder, "written") == messages,
     lambda folder, messages: last_id(folder, "streamed") > messages // 3,
+    lambda folder, _: any(folder.glob("jobs/batch-*/data/_temporary/**/*.parquet")),
+    lambda folder, _: last_id(folder, "ledger") > 0,
+    lambda folder, _: any(folder.glob("jobs/duplication-*/inventory-*/data/bin-*.parquet")),
     lambda folder, _: any(folder.glob("jobs/duplication-*/data/*")),
-    lambda folder, _: any(folder.glob("jobs/duplication-*/copies-*/data/_temporary/**/*.parquet")),
+    lambda folder, _: any(folder.glob("jobs/duplication-*/copies-*/data/bin-*.parquet")),
     lambda folder, _: any(folder.glob("jobs/integrity-*/data/bin-*.parquet")),
     lambda folder, _: any(folder.glob("jobs/report-*/inputs.json")),
     lambda folder, _: any(folder.glob("jobs/audit-*/*")),
@@ -59,11 +60,11 @@ def last_id(folder: Path, name: str) -> int:
 
 
 def test_p6_jobs_whose_workers_and_drivers_are_killed_give_what_plain_models_give(
-    spark: SparkSession, tmp_path: Path, untidy: Any, rules: BatchConfig, size: str
+    tmp_path: Path, untidy: Any, rules: BatchConfig, size: str
 ) -> None:
     messages = untidy(5, 8000 if size == "long" else 800)
-    settings = Settings(data=str(tmp_path / "node"))
-    anchored = lay_out(spark, tmp_path, settings, messages, rules)
+    settings = load_program().settings_of(tmp_path)
+    batches = lay_out(settings, messages, rules)
     stores = {name: LocalStore(tmp_path / name) for name in ("a", "b")}
     manifest = fill(stores, tmp_path, 300 if size == "long" else 60)
     wanted = survey(Providers(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
@@ -93,20 +94,35 @@ def test_p6_jobs_whose_workers_and_drivers_are_killed_give_what_plain_models_giv
         for store in stores
         for name in names(stores[store])
     }
+    (job,) = (path.parent for path in tmp_path.glob("jobs/batch-*/job.json"))
+    assert sorted(name for name in pq.read_table(job / "data")["batch"].to_pylist() if name) == sorted(batches)
+    with Node.open(settings) as node:
+        index = node.observer.index
+        assert {batch: len(index.find_batch("in", batch)) for batch in batches} == dict.fromkeys(batches, 1)
     (audit,) = (record_of(path) for path in tmp_path.glob("jobs/audit-*/job.json"))
-    assert (audit["counts"]["messages"], audit["counts"].get("findings", 0)) == (anchored, 0)
+    counts = audit["counts"]
+    assert (counts["batches"], counts["messages"], counts["findings"]) == (len(batches), sum(batches.values()), 0)
 
 
-def lay_out(
-    spark: SparkSession, folder: Path, settings: Settings, messages: Sequence[Message], rules: BatchConfig
-) -> int:
-    """A node with *messages* in the log ``in``, batched and anchored; how many messages are anchored."""
+def load_program() -> Any:
+    """The program's module."""
+    spec = importlib.util.spec_from_file_location("killed_road", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lay_out(settings: Settings, messages: Sequence[Message], rules: BatchConfig) -> dict[str, int]:
+    """A node with *messages* in the log ``in``; the batches that the plain rule makes of them, with their sizes."""
     with Node.open(settings, create=True) as node:
-        with open_store(settings.log_url) as store, store.log(LogSpec("in", block_messages=97)).writer() as writer:
+        log = node.store.log(LogSpec("in", block_messages=97))
+        with log.writer() as writer:
             for start in range(0, len(messages), 1000):
                 writer.append(messages[start : start + 1000])
-        job = run_batch(spark, folder / "before", settings.log_url, "in", rules, flush=True)
-        return anchor_history(job, "in", node.batch_writer, msgspec.to_builtins(rules)).messages
+        events = [event_of(message) for part in log.read() for message in part]
+    return {batch.batch: len(batch.events) for batch in plain_batches(events, rules)[0]}
 
 
 def fill(stores: dict[str, LocalStore], folder: Path, count: int) -> Manifest:
