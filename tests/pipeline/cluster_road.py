@@ -1,7 +1,7 @@
 """The road on a standalone cluster, as a program of its own: a process has one Spark session.
 
-``python cluster_road.py FOLDER MASTER LOG_STORE S3_STORE WORKER JOB`` prints what came of it as JSON; the process WORKER
-is killed in the middle of JOB.
+``python cluster_road.py FOLDER MASTER LOG_STORE S3_STORE WORKER JOB`` prints what came of it as JSON; the process
+WORKER is killed in the middle of JOB.
 """
 
 from __future__ import annotations
