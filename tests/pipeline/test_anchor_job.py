@@ -157,12 +157,12 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
         index = node.observer.index
         for goal in goals:
             with streaming(data) as child:
-                until(lambda goal=goal: len(index.numbers()) >= goal, "some anchors", seconds=120)
+                until(lambda goal=goal: len(index.numbers()) >= goal, "some anchors", seconds=250)
                 assert child.poll() is None
         with streaming(data) as child:
-            until(lambda: index.totals().batches >= len(expected), "all batches", seconds=120)
+            until(lambda: index.totals().batches >= len(expected), "all batches", seconds=250)
             child.terminate()
-            assert child.wait(60) == 0
+            assert child.wait(120) == 0
         assert {batch: len(index.find_batch("in", batch)) for batch in expected} == dict.fromkeys(expected, 1)
         assert replay(node.cas, node.ledger, index).findings == ()
         assert (index.totals().batches, index.totals().messages) == (len(expected), sum(expected.values()))

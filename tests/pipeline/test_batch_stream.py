@@ -298,19 +298,22 @@ def test_figures_of_a_stream_are_those_of_the_service_in_metrics_one_line_and_sp
         assert (seen["late"], seen["open_sources"]) == (trigger.rejects.get("late", 0), trigger.open_sources)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
 def test_a_quiet_log_gets_a_tick_so_that_its_last_batches_close(
-    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog
+    spark: SparkSession, tmp_path: Path, log_url: str, write_log: WriteLog, restarted: bool
 ) -> None:
     clock = SystemClock()
     now = clock.now()
     write_log(log_url, "untidy", [Message(b"", "k", "s", now, now)])
     rules, closed = Rulebook(BatchConfig(window=1000, max_delay=1000)), 0
-    deadline = clock.monotonic() + 120
 
     def count(trigger: Trigger) -> None:
         nonlocal closed
         closed += trigger.batches
 
+    if restarted:
+        assert run_stream(spark, plan_of(tmp_path, log_url, rules=rules), available_now=True).open_sources == 1
+    deadline = clock.monotonic() + 240
     with open_store(log_url) as store:
         run_stream(
             spark,

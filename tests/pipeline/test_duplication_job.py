@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -133,19 +134,21 @@ def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
     planned = stores.plan(spark, tmp_path)
     missing = set(planned.names(Difference.COPY))
     whole = copy_missing(spark, planned, stores.urls, stores.manifest, bin_bytes=1 << 19)
-    bins = {path.name: path for path in planned.folder.glob("copies-*/data/bin-*.parquet")}
-    alone = [path for path in bins.values() if pq.read_table(path)["content_id"].to_pylist() == ["big"]]
-    assert (len(bins), len(alone)) == (whole.record.counts["bins"], 1)  # nobody waits behind what is large
+    bins = list(planned.folder.glob("copies-*/data/bin-*.parquet"))
+    contents = {path: pq.read_table(path)["content_id"].to_pylist() for path in bins}
+    assert sorted(itertools.chain(*contents.values())) == sorted(missing)
+    (last,) = (path for path, names in contents.items() if names[-1] == "big")  # nobody waits behind what is large
+    assert 1 < len(bins) <= whole.record.counts["bins"]
     assert copies_cut_short(tmp_path / "jobs", PAIR, "docs") is None
 
     (record,) = planned.folder.glob("copies-*/job.json")
     record.unlink()
-    lost = min(path for path in bins.values() if path != alone[0])
-    names = set(pq.read_table(lost)["content_id"].to_pylist())
+    lost = min(path for path in contents if path != last)
+    names = set(contents[lost])
     lost.unlink()
     for name in names:
         stores.stores["b"].delete("docs", name)
-    stamps = {path: path.stat().st_mtime_ns for path in bins.values() if path != lost}
+    stamps = {path: path.stat().st_mtime_ns for path in bins if path != lost}
     assert copies_cut_short(tmp_path / "jobs", PAIR, "docs") == "run"
     assert copies_cut_short(tmp_path / "jobs", PAIR, "other") is None
     again = copy_missing(spark, planned, stores.urls, stores.manifest, bin_bytes=1 << 30)

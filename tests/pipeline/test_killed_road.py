@@ -74,7 +74,7 @@ def test_p6_jobs_whose_workers_and_drivers_are_killed_give_what_plain_models_giv
     kills = KILLS.get(size, 1)
     marks = MARKS if size == "long" else ()  # each takes a Java machine of its own
     for seed, mark in enumerate(marks):
-        kill_at(tmp_path, seed, lambda mark=mark: mark(tmp_path, len(messages)), kills)
+        kill_at(tmp_path, seed, lambda mark=mark: mark(tmp_path, len(messages)))
     finish(tmp_path, kills)
 
     sent = without_ids(messages)
@@ -139,26 +139,37 @@ def fill(stores: dict[str, LocalStore], folder: Path, count: int) -> Manifest:
     return manifest
 
 
-def kill_at(folder: Path, seed: int, mark: Callable[[], bool], kills: int) -> None:
-    """Run the program, and kill it as soon as *mark* comes true, or let it end."""
-    child = subprocess.Popen([sys.executable, PROGRAM, folder, str(seed), str(kills)], stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: child.poll() is not None or mark(), "the moment to kill at", seconds=300)
-    finally:
-        child.kill()
-        child.wait()
+def kill_at(folder: Path, seed: int, mark: Callable[[], bool]) -> None:
+    """Run the program, and kill it as soon as *mark* comes true, or let it end; a worker of it is killed as well.
+
+    Where that worker was one too many, the program goes on once more without.
+    """
+    for kills in (1, 0):
+        child = subprocess.Popen(command_of(folder, seed, kills), stderr=subprocess.DEVNULL)
+        try:
+            until(lambda child=child: child.poll() is not None or mark(), "the moment to kill at", seconds=300)
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode != 1:
+            return
 
 
 def finish(folder: Path, kills: int) -> None:
     """Run the program to its end."""
     for turn in range(kills + 1):
-        command = [sys.executable, str(PROGRAM), str(folder), str(100 + turn), str(kills - turn)]
+        command = command_of(folder, 100 + turn, kills - turn)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return
         assert done.returncode == 1, done.stderr[-3000:]
         assert "Traceback" not in done.stderr, done.stderr[-3000:]
     pytest.fail(f"a run without kills failed: {done.stderr[-3000:]}")
+
+
+def command_of(folder: Path, seed: int, kills: int) -> list[str]:
+    """The program, as one would type it."""
+    return [sys.executable, str(PROGRAM), str(folder), str(seed), str(kills)]
 
 
 def names(store: LocalStore) -> set[str]:

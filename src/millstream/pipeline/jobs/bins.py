@@ -140,7 +140,7 @@ def work_off(
     left = binned.where(~F.col("bin").isin(done)) if done else binned
     summaries = (
         left.repartitionById(bins.count, "bin")
-        .sortWithinPartitions(*bins.key)
+        .sortWithinPartitions("size", *bins.key)  # nothing waits behind what is larger
         .mapInArrow(task, spark_schema(SUMMARY_SCHEMA))
     )
     return sum(row["bytes"] for row in summaries.collect())

@@ -117,8 +117,9 @@ def run_stream(
         sink = BatchSink(writer, clock, figures)
         with explained("batch --stream"):
             first_id = _first_id(plan, source, writer.sequence)
+            before = max(first_id - 1, read_progress(plan.checkpoint).done)
             query = _start(spark, plan, sink, first_id, writer.sequence, available_now=available_now)
-            watch = _Watch(sink, source, ticks, on_trigger=on_trigger, clock=clock)
+            watch = _Watch(sink, source, ticks, before, on_trigger=on_trigger, clock=clock)
             await_query(query, stopped, clock, look=watch.look)
             watch.tell()
             save_state(spark, plan)
@@ -252,12 +253,13 @@ class _Watch:
         sink: BatchSink,
         source: Log,
         ticks: Ticker | None,
+        before: int,
         *,
         on_trigger: Callable[[Trigger], None],
         clock: Clock,
     ) -> None:
         self._sink, self._source, self._ticks = sink, source, ticks
-        self._on_trigger, self._clock = on_trigger, clock
+        self._before, self._on_trigger, self._clock = before, on_trigger, clock
         self._last: Trigger | None = None
         self.triggers = self.messages = self.batches = self.rejected = self.bytes = self.open_sources = 0
         self.rejects: Counter[str] = Counter()
@@ -281,11 +283,16 @@ class _Watch:
             self._on_trigger(trigger)
 
     def _tick(self) -> None:
-        """Append a tick where the last trigger says that something is due, and it was the last word of the log."""
-        last = self._last
-        if self._ticks is None or last is None or last.due is None or self._clock.now() < last.due:
+        """Append a tick where something is due, and what was taken is the last word of the log.
+
+        Before the first trigger only the shards know what is open in them, since an earlier run: a tick makes them say.
+        """
+        position, due = self._before, 0 if self._before else None
+        if self._last is not None:
+            position, due = self._last.last_id, self._last.due
+        if self._ticks is None or due is None or self._clock.now() < due:
             return
-        if self._source.last_id == last.last_id:
+        if self._source.last_id == position:
             self._ticks()
 
 
