@@ -59,6 +59,26 @@ def test_a_pool_shrinks_by_one_after_its_idle_periods_down_to_the_least(
     assert shrunk[-1] == pool.least
 
 
+@pytest.mark.parametrize(("name", "grows_at", "shrinks_at"), [("bit-report", 5, 360), ("storage-statistics", 30, 30)])
+def test_a_pool_of_one_comes_with_the_first_task_and_goes_long_after_the_last(
+    name: str, grows_at: int, shrinks_at: int
+) -> None:
+    scaler = PoolScaler(BY_NAME[name])
+    assert set(feed(scaler, 0, 500, 0)) == {0}
+    grown = feed(scaler, 30_000, 60, 1)
+    assert (grown.index(1) + 1, grown[-1]) == (grows_at, 1)
+    shrunk = feed(scaler, 33_600, 500, 0)
+    assert shrinks_at - 5 <= shrunk.index(0) + 1 <= shrinks_at + 60
+
+
+@pytest.mark.parametrize("average", [1000.0, 1000.5])
+def test_more_than_a_thousand_is_meant_of_averages_too(average: float) -> None:
+    scaler = PoolScaler(BY_NAME["audit"])
+    for minute in range(1, 31):
+        scaler.observe(60.0 * minute, int(average) + (minute % 2 if average % 1 else 0), 0)
+    assert scaler.desired == (1 if average == 1000 else 3)
+
+
 @given(
     st.sampled_from(POOLS),
     st.lists(st.tuples(st.floats(1, 2000), st.integers(0, 10_000), st.integers(0, 50)), max_size=200),

@@ -6,16 +6,19 @@ import threading
 from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 from mill_workers import DEADLINE, Scripted, manager, task
 
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec
-from millstream.mill.processor import Registry, Sink
+from millstream.mill.manifest import Event
+from millstream.mill.processor import Registry, Result, Sink
 from millstream.mill.settling import Tally
 from millstream.mill.tasks import BitCheck
 from millstream.mill.workers import RESERVE, TAKE, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
+from millstream.testing.waiting import until
 
 
 def test_every_task_is_done_once_and_in_order(world: Any) -> None:
@@ -88,6 +91,29 @@ def test_a_queue_that_does_not_answer_for_a_while_interrupts_the_work_and_ends_i
     assert (tally.interrupted, set(done)) == (3, {str(n) for n in range(30)})
     assert queue.depth().leased == 0
     queue.close()
+
+
+def test_a_database_that_is_locked_interrupts_the_work_and_ends_it_not(world: Any) -> None:
+    def look(name: str, _attempt: int) -> Result:
+        return Result("done", events=(Event("1", "s", name, 1, "ff"),))
+
+    world.queue("low").put([task("a")])
+    workers = manager(world, Scripted(look), transient_first=1.0)
+    locked = sa.create_engine(world.engine.url, connect_args={"timeout": 0})
+    real, world.manifest.writer._engine = world.manifest.writer._engine, locked
+
+    with world.engine.connect() as holder:
+        holder.exec_driver_sql("BEGIN IMMEDIATE")
+        thread = threading.Thread(target=workers.run)
+        thread.start()
+        until(lambda: workers.tally.interrupted > 0, "an interruption")
+        holder.rollback()
+    world.manifest.writer._engine = real
+    until(lambda: world.clock.advance(1) or workers.tally.done == 1, "the task done")
+    workers.stop()
+    thread.join()
+    locked.dispose()
+    assert world.manifest.get("1", "s", "a") is not None
 
 
 def test_managers_that_share_a_queue_do_each_task_once(world: Any) -> None:

@@ -191,13 +191,14 @@ class Brake:
 
         Raises :class:`UnknownHoldError` for a number that nothing waits under, and approves none then.
         """
-        waiting = {hold.number: hold for hold in self.holds()}
-        for number in numbers or ():
-            if number not in waiting:
-                raise UnknownHoldError(f"nothing is held under the number {number}: see `millstream mill approve`")
-        chosen = list(waiting) if numbers is None else list(dict.fromkeys(numbers))
 
         def transaction(connection: sa.Connection, now: int) -> Sequence[Hold]:
+            rows = connection.execute(sa.select(_holds).where(_holds.c.approved_at.is_(None)).order_by(_holds.c.number))
+            waiting = {hold.number: hold for hold in (Hold(*row) for row in rows)}
+            for number in numbers or ():
+                if number not in waiting:
+                    raise UnknownHoldError(f"nothing is held under the number {number}: see `millstream mill approve`")
+            chosen = list(waiting) if numbers is None else list(dict.fromkeys(numbers))
             given = {"approved_at": now, "expires_at": now + self._budgets.approval}
             connection.execute(sa.update(_holds).where(_holds.c.number.in_(chosen)).values(given))
             return [msgspec.structs.replace(waiting[number], **given) for number in chosen]

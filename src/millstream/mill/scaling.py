@@ -5,6 +5,7 @@ Reference mill §1.2: simple scaling by one, on averages over whole periods, wit
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 import msgspec
@@ -37,14 +38,21 @@ class Pool(msgspec.Struct, frozen=True):
     by_leased: bool = False
 
 
+def _above(count: float) -> float:
+    """The least average that is more than *count*."""
+    return math.nextafter(count, math.inf)
+
+
 POOLS = (
-    Pool(QueueName.AUDIT, 1, 10, Threshold(1001, 2, 300), Threshold(500, 4, 300), 900, 900),
-    Pool(QueueName.DUPLICATION_HIGH, 0, 10, Threshold(501, 2, 300), Threshold(100, 4, 300), 300, 900),
+    Pool(QueueName.AUDIT, 1, 10, Threshold(_above(1000), 2, 300), Threshold(500, 4, 300), 900, 900),
+    Pool(QueueName.DUPLICATION_HIGH, 0, 10, Threshold(_above(500), 2, 300), Threshold(100, 4, 300), 300, 900),
     Pool(QueueName.DUPLICATION_LOW, 0, 10, Threshold(5000, 2, 300), Threshold(100, 4, 300), 300, 900),
     Pool(QueueName.BIT_INTEGRITY, 0, 10, Threshold(1, 2, 300), Threshold(0, 4, 900), 300, 900, by_leased=True),
+    Pool(QueueName.BIT_REPORT, 0, 1, Threshold(1, 1, 300), Threshold(0, 6, 3600), 300, 300),
+    Pool(QueueName.STORAGE_STATISTICS, 0, 1, Threshold(_above(0), 30, 60), Threshold(0, 6, 300), 300, 300),
     Pool(QueueName.REPAIR, 0, 10, Threshold(1, 2, 300), Threshold(0, 4, 900), 300, 900, by_leased=True),
 )
-"""The pools of the original, and one for repairs, which it had not; the audit pool also does what the others leave."""
+"""The pools of the original, and one for repairs, which it had not."""
 
 
 class PoolScaler:

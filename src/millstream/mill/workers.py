@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import sqlalchemy as sa
 
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
@@ -139,10 +140,10 @@ class WorkerManager:
         while not self._stopping:
             try:
                 return self._run(self._pause)
-            except MillstreamError as error:
-                if not error.transient:
+            except (MillstreamError, sa.exc.OperationalError) as error:
+                if isinstance(error, MillstreamError) and not error.transient:
                     raise
-                _log.warning("work goes on in %.0f s: %s", pause, error)
+                _log.warning("work goes on in %.0f s: %s", pause, getattr(error, "orig", error))
                 self.tally.interrupted += 1
                 self._pause(pause)
         return self.tally
