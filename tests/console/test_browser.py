@@ -192,7 +192,7 @@ def test_dead_letters_findings_and_reports_lead_to_what_they_speak_of(served: Se
 def test_a_batch_says_why_it_ended_and_leads_to_its_file_and_messages(served: Served, watched: Watched) -> None:
     page = watched.page(f"{served.url}/batches")
     page.locator("a[href^='/batches/one']").nth(1).click()  # the last one waits for its anchor
-    expect(page.locator(".facts").nth(1)).to_contain_text("ended because")
+    expect(page.locator(".facts")).to_contain_text("ended because")
     _picture(page, "batch")
     page.get_by_role("link", name="prove").first.click()
     expect(page.locator("main")).to_contain_text("the proof holds")
@@ -242,6 +242,8 @@ def test_a_page_that_is_open_goes_on_after_the_server_was_restarted(
     folder = copied()
     with serving(folder) as first:
         page = watched.page(f"{first.url}/logs/weather")
+        editor = watched.page(f"{first.url}/policies/local")
+        editor.get_by_label("Another space").last.fill("typed before the restart")
         overview = watched.page(first.url)
         expect(overview.locator("#live-state")).to_have_text("live")
         address = first.address
@@ -251,6 +253,9 @@ def test_a_page_that_is_open_goes_on_after_the_server_was_restarted(
         page.get_by_role("button", name="Append it").click()
         expect(page.get_by_role("status")).to_contain_text("Appended as message")
         expect(overview.locator("#live-state")).to_have_text("live")
+        editor.get_by_role("button", name="Save", exact=True).click()
+        expect(editor.get_by_role("status")).to_contain_text("Saved as version 2")
+        expect(editor.get_by_label("a space that is never copied").last).to_have_value("typed before the restart")
         overview.close()
         page.close()
 

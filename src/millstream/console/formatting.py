@@ -23,6 +23,11 @@ def number(value: float | None) -> str:
     return f"{value:,.1f}" if isinstance(value, float) and value != int(value) else f"{int(value):,}"
 
 
+def counted(value: int, one: str, many: str) -> str:
+    """``1 batch``, ``20 batches``."""
+    return f"{value:,} {one if value == 1 else many}"
+
+
 def brief(value: float | None) -> str:
     """A large number in a few signs: ``553 k``, ``1.2 M``; small ones as they are."""
     if value is None:

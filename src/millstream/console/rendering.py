@@ -61,6 +61,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
     )
     environment.filters.update(
         number=formatting.number,
+        counted=formatting.counted,
         brief=formatting.brief,
         size=formatting.size,
         percent=formatting.percent,
