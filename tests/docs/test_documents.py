@@ -63,6 +63,18 @@ def test_tests_that_are_named_exist() -> None:
     assert not {(path, name) for path, name in named if name not in known}
 
 
+def test_every_format_has_a_row_in_the_reference() -> None:
+    table = (ROOT / "docs" / "reference" / "formats.md").read_text("utf-8")
+    assert {path.name for path in (ROOT / "docs" / "formats").glob("*.md")} == set(
+        re.findall(r"formats/([\w-]+\.md)", table)
+    )
+
+
+def test_tests_that_the_reference_names_are_there() -> None:
+    table = (ROOT / "docs" / "reference" / "formats.md").read_text("utf-8")
+    assert all((ROOT / path).exists() for path in re.findall(r"`(tests/[\w/.]+)`", table))
+
+
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -82,3 +94,5 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     assert all(f"millstream {name}" in reference for name in COMMANDS)
     settings = (tmp_path / "html" / "reference" / "generated" / "settings.html").read_text("utf-8")
     assert "[batching]" in settings and "max_delay" in settings
+    http = (tmp_path / "html" / "reference" / "generated" / "http.html").read_text("utf-8")
+    assert "/api/v1/queues/{queue}/redrive" in http and "/sidetree/v1/operations" in http

@@ -15,6 +15,7 @@ from pages import follow_page, steps
 
 from millstream.batching.ticks import ticks_between
 from millstream.cli.main import run
+from millstream.core.cid import cid_of
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
@@ -120,6 +121,11 @@ def test_an_operator_keeps_copies_on_s3(folder: Path, bucket: S3Server) -> None:
         "https://s3.example": re.search(r"endpoint=([^&]+)", url.query)[1],
     }
     follow_page(HOW_TO / "s3.md", folder, told)
+
+
+def test_a_name_of_the_cas_is_made_by_other_tools(tmp_path: Path) -> None:
+    follow_page(HOW_TO.parent / "formats" / "cas.md", tmp_path)
+    assert (tmp_path / "name").read_text("utf-8").strip() == cid_of(b"grain")
 
 
 def test_every_page_is_followed_or_tried_elsewhere() -> None:

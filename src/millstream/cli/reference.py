@@ -1,10 +1,10 @@
-"""The reference of commands and settings, as documents: ``python -m millstream.cli.reference docs/reference``."""
+"""The reference of commands, settings and HTTP, as documents: ``python -m millstream.cli.reference docs/reference``."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -92,7 +92,41 @@ def _duration(micros: int) -> str:
     return f"{micros // 1000}ms" if micros else "0s"
 
 
-PAGES = {"commands.md": commands, "settings.md": settings}
+def http() -> str:
+    """Every operation of the interfaces for programs, as Markdown."""
+    from millstream.anchoring.sidetree import SIDETREE
+    from millstream.rest import description, openapi
+
+    head = (
+        "# HTTP for programs\n\n"
+        "A node that serves its [console](../../console.md) answers programs under `/api/v1`. Without users everybody\n"
+        "on the same machine may do everything; else a program says who it is by HTTP Basic over TLS. Errors are\n"
+        '`{"code", "message"}`; lists have `items`, and `next` where there are more; every table is to be had as\n'
+        "CSV (`?format=csv`). `/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors.\n\n"
+        "The whole description: [openapi.json](../openapi.json), which the node serves as `/api/v1/openapi.json`.\n\n"
+    )
+    registry = (
+        "\n## The registry of identifiers\n\n"
+        "What `millstream anchor serve`, and a node with `serve.registry_http`, answer\n"
+        "([registry](../../registry.md), [registry-openapi.json](../registry-openapi.json)).\n\n"
+    )
+    return head + _operations(description.describe()) + registry + _operations(openapi.describe(SIDETREE))
+
+
+def _operations(description: Mapping[str, Any]) -> str:
+    rows = [
+        f"| {method.upper()} | `{path}` | {operation['summary'].rstrip('.')} | {_role(operation)} |"
+        for path, methods in sorted(description["paths"].items())
+        for method, operation in methods.items()
+    ]
+    return "| method | path | what it does | role |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _role(operation: Mapping[str, Any]) -> str:
+    return str(operation.get("description", "")).removeprefix("Takes the role ").rstrip(".") or "–"
+
+
+PAGES = {"commands.md": commands, "settings.md": settings, "http.md": http}
 """The generated documents, by name."""
 
 
