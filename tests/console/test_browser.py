@@ -111,6 +111,11 @@ def test_pages_can_be_read_without_a_script(browser: Browser, served: Served) ->
     page.get_by_role("link", name="Queues", exact=True).first.click()
     page.get_by_role("link", name="duplication-high").first.click()
     expect(page.locator("h1")).to_have_text("duplication-high")
+    for path in PAGES.values():
+        page.goto(served.url + path)
+        expect(page.locator("h1")).to_be_visible()
+        assert len(page.locator("main").inner_text()) > 100, path
+        assert page.locator("main [hx-get]:empty, main .chart:empty").count() == 0, path
     context.close()
 
 
@@ -255,7 +260,9 @@ def test_a_page_that_is_open_goes_on_after_the_server_was_restarted(
         expect(overview.locator("#live-state")).to_have_text("live")
         editor.get_by_role("button", name="Save", exact=True).click()
         expect(editor.get_by_role("status")).to_contain_text("Saved as version 2")
-        expect(editor.get_by_label("a space that is never copied").last).to_have_value("typed before the restart")
+        expect(editor.get_by_label("a space that is never copied", exact=True).last).to_have_value(
+            "typed before the restart"
+        )
         overview.close()
         page.close()
 

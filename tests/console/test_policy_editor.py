@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from chromium import PATIENCE, Watched
 from playwright.sync_api import Browser, Page, expect
-from world import Served
+from world import Served, serving
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_every_row_of_a_policy_is_added_changed_and_removed_without_a_script(
     page.get_by_label("Another space").first.fill("films")
     page.get_by_label("Another space").first.press("Enter")  # adds it, and saves nothing
     page.get_by_label("Space", exact=True).nth(1).fill("movies")
-    page.get_by_label("a space that is never copied").fill("scratch")
+    page.get_by_label("a space that is never copied", exact=True).fill("scratch")
     page.get_by_label("Another space").last.fill("tmp")
     press(page, "Look at what it would do")
     checked = page.locator("#checked")
@@ -116,7 +117,7 @@ def test_form_and_text_are_two_views_of_one_document(changing: Served, watched: 
     page.locator("#text").fill(json.dumps(policy))
     press(page, "as a form")
     expect(page.locator("#unsaved")).to_contain_text("+ seen in the text")
-    expect(page.get_by_label("a space that is never copied")).to_have_count(2)
+    expect(page.get_by_label("a space that is never copied", exact=True)).to_have_count(2)
     press(page, "Save")
     expect(page.get_by_role("status")).to_contain_text("Saved as version 2")
     assert watched.complaints == []
@@ -138,7 +139,7 @@ def test_two_editors_at_once_lose_nothing(changing: Served, watched: Watched) ->
     assert saved(changing)["spacesToIgnore"] == ["drafts", "mine", "theirs"]
     press(third, "Save")
     third.get_by_role("link", name="Take theirs").click()
-    expect(third.get_by_label("a space that is never copied")).to_have_count(3)
+    expect(third.get_by_label("a space that is never copied", exact=True)).to_have_count(3)
     assert watched.complaints == []
 
 
@@ -199,4 +200,18 @@ def test_the_editor_is_used_by_keyboard_alone(changing: Served, watched: Watched
     page.keyboard.press("Enter")
     expect(page.get_by_label("copy all other spaces from")).to_have_count(2)
     expect(add).to_be_focused()
+    assert watched.complaints == []
+
+
+def test_a_node_without_copies_claims_no_coverage_and_says_what_a_pair_takes(tmp_path: Path, watched: Watched) -> None:
+    (tmp_path / "millstream.toml").touch()
+    with serving(tmp_path) as served:
+        page = watched.page(served.url)
+        expect(page.locator(".station").last).to_contain_text("no copy to be checked")
+        expect(page.locator(".station").last).not_to_contain_text("100 %")
+        page.goto(f"{served.url}/policies")
+        press(page, "Write its policy")
+        press(page, "Add a pair to all other spaces")
+        expect(page.get_by_role("alert")).to_contain_text("A pair takes two stores")
+        page.close()
     assert watched.complaints == []

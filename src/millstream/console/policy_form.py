@@ -121,7 +121,8 @@ class _Rows:
     def add_pair(self, place: str, stores: Sequence[str]) -> str:
         pair = _new_pair(self.pairs[place], stores)
         if pair is None:
-            self.problems.append("Every pair of stores stands there already." if stores else "No store is configured.")
+            few = "A pair takes two stores, and the settings name fewer: give another one a section in `stores`."
+            self.problems.append(few if len(stores) < 2 else "Every pair of stores stands there already.")
             return ""
         self.pairs[place].append(pair)
         return f"{place}:{len(_once(self.pairs[place])) - 1}"
