@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,30 @@ def test_differences_are_those_that_single_items_have(
         assert whole.bytes == sum(one.size for one in every)
     finally:
         world.close()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(ITEM, max_size=6))
+def test_what_is_recorded_on_the_way_is_what_is_recorded_before(
+    new_world: Callable[..., Any], items: list[dict[str, Any]]
+) -> None:
+    plans, rows = [], []
+    for on_the_way in (False, True):
+        world = new_world()
+        try:
+            for number, item in enumerate(items):
+                put(world, f"{number}", item)
+            world.clock.advance(10)
+            if not on_the_way:
+                record_space(world.providers, world.manifest, "1", "s")
+            plans.append(survey(world.providers, world.manifest, PAIR, "s", record=on_the_way))
+            rows.append(list(world.manifest.scan("1", "s")))
+        finally:
+            world.close()
+    assert plans[0] == plans[1]
+    assert [msgspec.structs.replace(row, modified=0) for row in rows[0]] == [
+        msgspec.structs.replace(row, modified=0) for row in rows[1]
+    ]
 
 
 def put(world: Any, name: str, item: dict[str, Any]) -> None:

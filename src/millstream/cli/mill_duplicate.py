@@ -11,7 +11,6 @@ from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_progress import print_tally, progress_bar, work_off
 from millstream.mill.forgetting import forget_items
 from millstream.mill.producer import duplication_rounds, plan_space_duplication
-from millstream.mill.recorder import record_space
 from millstream.mill.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
@@ -41,11 +40,10 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
             for pair, name in pairs:
                 with progress_bar(not is_terminal()) as progress:
                     progress.add_task(f"comparing {name} {pair}", total=None)
-                    if not dry_run:
-                        record_space(node.providers, node.manifest, pair.source, name)
                     plan = plan_space_duplication(
-                        node.providers, node.manifest, pair, name, queue, everything=everything, brake=node.brake
-                    )
+                        node.providers, node.manifest, pair, name, queue, everything=everything, record=not dry_run,
+                        brake=node.brake,
+                    )  # fmt: skip
                 print_plan(plan, as_json)
                 held += plan.hold is not None
             if not dry_run:

@@ -14,6 +14,7 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.manifest_table import KNOWN, Known
 from millstream.mill.policy import Pair
 from millstream.mill.providers import Providers
+from millstream.mill.recorder import is_unchanged, record_run
 from millstream.mill.runs import Run, join_runs
 
 EXAMPLES = 10
@@ -105,17 +106,29 @@ def differences(
             )
 
 
-def survey(providers: Providers, manifest: Manifest, pair: Pair, space: str, *, everything: bool = False) -> Plan:
-    """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change."""
+def survey(
+    providers: Providers,
+    manifest: Manifest,
+    pair: Pair,
+    space: str,
+    *,
+    everything: bool = False,
+    record: bool = False,
+) -> Plan:
+    """Count how *space* differs between the stores of *pair*; with *everything* what is the same counts as a change.
+
+    With *record* the manifest is brought up to date with the source on the way (:mod:`millstream.mill.recorder`).
+    """
     counts: Counter[Difference] = Counter()
     examples: list[str] = []
     size = replaced = 0
     now = providers.clock.now()
-    for run in _joined(providers, manifest, pair, space, ""):
-        if _is_same(run):
-            counts[Difference.SAME] += len(run.keys)
-            size += sum(run.columns[0]) if everything else 0
+    for read in _joined(providers, manifest, pair, space, ""):
+        if _is_same(read):
+            counts[Difference.SAME] += len(read.keys)
+            size += sum(read.columns[0]) if everything else 0
             continue
+        run = _recorded(providers, manifest, pair.source, space, read, now=now) if record else read
         for found in _found(run, now):
             counts[found.kind] += 1
             replaced += found.replaces
@@ -152,6 +165,17 @@ def _joined(providers: Providers, manifest: Manifest, pair: Pair, space: str, af
         ),
         2 * listed, 2 * recorded,
     )  # fmt: skip
+
+
+def _recorded(providers: Providers, manifest: Manifest, source: str, space: str, run: Run, *, now: int) -> Run:
+    """*run* with the rows of the source as they are once it is recorded."""
+    columns, end = run.columns, 4 + len(KNOWN) - 1
+    known = Run(run.keys, columns[:2] + columns[4:end])
+    if not record_run(providers, manifest, source, space, known, now=now).recorded:
+        return run
+    rows = manifest.get_many(source, space, run.keys)
+    values = [[getattr(rows[key], name) if key in rows else None for key in run.keys] for name in KNOWN[1:]]
+    return Run(run.keys, (*columns[:4], *values, *columns[end:]))
 
 
 def _is_same(run: Run) -> bool:
@@ -197,11 +221,3 @@ def compare(
     if unchanged and alike and source.size == copy.size:
         return Difference.SAME, False
     return Difference.CHANGE, not (alike and unchanged)
-
-
-def is_unchanged(modified: int | None, recorded: int, now: int | None = None) -> bool:
-    """Whether a listed time of change tells of no change since what is *recorded* (all in microseconds).
-
-    One that lies after *now* comes from a clock that is ahead, and tells nothing.
-    """
-    return modified is None or modified <= recorded or (now is not None and modified > now)

@@ -29,15 +29,17 @@ def plan_space_duplication(
     queue: WorkQueue | None,
     *,
     everything: bool = False,
+    record: bool = False,
     brake: Brake | None = None,
 ) -> Plan:
     """Put a :class:`Duplicate` task on *queue* for every item of *space* that differs between the stores of *pair*.
 
     All deletes come before all copies; last comes a task for the space itself where one end has not got it. With
     *everything*, items that are the same are put on the queue all the same, as the document's looping producer does.
-    Nothing is put on it where *brake* holds the plan. Without a queue this is a dry run.
+    Nothing is put on it where *brake* holds the plan. Without a queue this is a dry run. With *record* the manifest is
+    brought up to date with the source first.
     """
-    plan = survey(providers, manifest, pair, space, everything=everything)
+    plan = survey(providers, manifest, pair, space, everything=everything, record=record)
     if queue is None:
         return plan
     hold = brake.check(plan) if brake is not None else None

@@ -7,7 +7,6 @@ from operator import le
 
 import msgspec
 
-from millstream.mill.differences import is_unchanged
 from millstream.mill.joining import groups
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.manifest_table import KNOWN, Known
@@ -35,15 +34,27 @@ def record_space(providers: Providers, manifest: Manifest, store: str, space: st
     listed = recorded = without = 0
     now = providers.clock.now()  # before the listing: who deletes what is listed here does so later
     for run in join_runs(providers.runs(store, space), manifest.scan_known(store, space), 2, len(KNOWN) - 1):
-        listed += len(run.keys) - run.columns[0].count(None)
-        for new in groups(() if _is_known(run) else _unknown(run, now), 1000):
-            infos = providers.find_many(store, space, [name for name, _ in new])
-            found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
-            events = [event for event in found if event is not None and event.sha256]
-            manifest.writer.record(events)
-            recorded += len(events)
-            without += len([event for event in found if event is not None]) - len(events)
+        found = record_run(providers, manifest, store, space, run, now=now)
+        listed, recorded, without = (
+            listed + found.listed, recorded + found.recorded, without + found.without_checksum
+        )  # fmt: skip
     return Recorded(listed, recorded, without)
+
+
+def record_run(providers: Providers, manifest: Manifest, store: str, space: str, run: Run, *, now: int) -> Recorded:
+    """As :func:`record_space`, of a part of the listing: the columns of *run* are those of the listing and of the rows.
+
+    *now* (microseconds) is a time before it was listed.
+    """
+    recorded = without = 0
+    for new in groups(() if _is_known(run) else _unknown(run, now), 1000):
+        infos = providers.find_many(store, space, [name for name, _ in new])
+        found = [_event(store, space, info, row, now) for (_, row), info in zip(new, infos, strict=True)]
+        events = [event for event in found if event is not None and event.sha256]
+        manifest.writer.record(events)
+        recorded += len(events)
+        without += len([event for event in found if event is not None]) - len(events)
+    return Recorded(len(run.keys) - run.columns[0].count(None), recorded, without)
 
 
 def _is_known(run: Run) -> bool:
@@ -70,3 +81,11 @@ def _event(store: str, space: str, info: ItemInfo | None, row: Known | None, now
     same = row is not None and not row.deleted and row.sha256 == info.checksum()
     size = row.size if same and row is not None else info.size  # the size of damaged bytes is no record
     return Event(store, space, info.content_id, at, info.checksum(), size, info.mimetype)
+
+
+def is_unchanged(modified: int | None, recorded: int, now: int | None = None) -> bool:
+    """Whether a listed time of change tells of no change since what is *recorded* (all in microseconds).
+
+    One that lies after *now* comes from a clock that is ahead, and tells nothing.
+    """
+    return modified is None or modified <= recorded or (now is not None and modified > now)

@@ -23,7 +23,6 @@ from millstream.mill.policy import Pair, Policy
 from millstream.mill.policy_repository import Policies
 from millstream.mill.producer import GROUP, put_deletes, put_items, put_space
 from millstream.mill.providers import Providers
-from millstream.mill.recorder import record_space
 from millstream.queue.protocol import WorkQueue
 
 LOOKED_AT = 10 * GROUP
@@ -108,8 +107,7 @@ class DuplicationNibbler:
 
     def _deletes(self, morsel: DuplicationMorsel) -> Bite[DuplicationMorsel]:
         pair, space = morsel.pair, morsel.space
-        record_space(self._providers, self._manifest, pair.source, space)
-        plan = survey(self._providers, self._manifest, pair, space)
+        plan = survey(self._providers, self._manifest, pair, space, record=True)
         hold = self._brake.check(plan) if self._brake is not None else None
         if hold is not None or plan.held:
             self.held.append(msgspec.structs.replace(plan, hold=hold))
