@@ -29,8 +29,6 @@ def refusals(members: Sequence[Member], messages: Mapping[int, int], batches: Ma
 
     *messages* and *batches* say which message ids and batch ids are anchored already, and in which anchor.
     """
-    if not messages and not batches and _are_distinct(members):
-        return {}
     refused: dict[int, str] = {}
     seen_batches, seen_messages = set[str](), set[int]()
     for ordinal, member in enumerate(members):
@@ -41,12 +39,6 @@ def refusals(members: Sequence[Member], messages: Mapping[int, int], batches: Ma
         seen_batches.add(member.batch)
         seen_messages.update(member.ids)
     return refused
-
-
-def _are_distinct(members: Sequence[Member]) -> bool:
-    """Whether no batch id and no message id stands twice."""
-    ids = np.sort(flat_ids([member.ids for member in members])[0])
-    return not (ids[1:] == ids[:-1]).any() and len({member.batch for member in members}) == len(members)
 
 
 def _refusal(
