@@ -62,11 +62,11 @@ def last_id(folder: Path, name: str) -> int:
 def test_p6_jobs_whose_workers_and_drivers_are_killed_give_what_plain_models_give(
     tmp_path: Path, untidy: Any, rules: BatchConfig, size: str
 ) -> None:
-    messages = untidy(5, 8000 if size == "long" else 800)
+    messages = untidy(5, 3000 if size == "long" else 800)
     settings = load_program().settings_of(tmp_path)
     batches = lay_out(settings, messages, rules)
     stores = {name: LocalStore(tmp_path / name) for name in ("a", "b")}
-    manifest = fill(stores, tmp_path, 300 if size == "long" else 60)
+    manifest = fill(stores, tmp_path, 200 if size == "long" else 60)
     wanted = survey(Providers(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
     missing = names(stores["a"]) - names(stores["b"])
     contents = {name: read(stores["a"], name) for name in missing}
