@@ -94,5 +94,8 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     assert all(f"millstream {name}" in reference for name in COMMANDS)
     settings = (tmp_path / "html" / "reference" / "generated" / "settings.html").read_text("utf-8")
     assert "[batching]" in settings and "max_delay" in settings
+    assert all(
+        f"[{each}" in settings for each in ("stores.NAME", "serve.ingest.NAME", "console.users.NAME", "[log.rules]")
+    )
     http = (tmp_path / "html" / "reference" / "generated" / "http.html").read_text("utf-8")
     assert "/api/v1/queues/{queue}/redrive" in http and "/sidetree/v1/operations" in http

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -16,6 +17,7 @@ from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS
 from millstream.settings import Settings
 
+_ROLE = re.compile(r":\w+:`~?(?:\w+\.)*(\w+)`")
 WIDTH = 100
 """Columns of a help text."""
 
@@ -60,20 +62,31 @@ def _tables(struct: type[msgspec.Struct], section: str) -> Iterator[str]:
     plain, nested = list[str](), list[tuple[str, type[msgspec.Struct]]]()
     for field in msgspec.structs.fields(struct):
         kind = hints[field.name]
+        name = f"{section}.{field.name}".lstrip(".")
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            nested.append((f"{section}.{field.name}".lstrip("."), kind))
+            nested.append((name, kind))
+        elif (inner := _named_tables(kind)) is not None:
+            nested.append((f"{name}.NAME" if get_origin(kind) is Mapping else f"[{name}]", inner))
         else:
             plain.append(f"| `{field.name}` | {_default(field, kind)} |")
     heading = f"## `[{section}]`" if section else "## The node"
-    text = inspect.cleandoc(struct.__doc__ or "").replace("``", "`")
+    text = _ROLE.sub(r"`\1`", inspect.cleandoc(struct.__doc__ or "").replace("``", "`"))
     if plain:
         yield f"{heading}\n\n{text}\n\n| setting | default |\n|---|---|\n" + "\n".join(plain) + "\n"
     for name, kind in nested:
         yield from _tables(kind, name)
 
 
+def _named_tables(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct of which a setting of this *kind* has one for each name, or any number; None where it has none."""
+    structs = [each for each in get_args(kind) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    return structs[0] if structs and get_origin(kind) in (Mapping, Sequence, tuple) else None
+
+
 def _default(field: msgspec.structs.FieldInfo, kind: Any) -> str:
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    if value is msgspec.NODEFAULT:
+        return "must be set"
     if value is None or value == "":
         return "not set"
     if kind is Duration:
