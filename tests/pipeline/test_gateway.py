@@ -30,6 +30,15 @@ def test_a_java_that_ends_is_told_with_the_end_of_its_log(tmp_path: Path) -> Non
         start(java, tmp_path, VirtualClock())
 
 
+def test_of_a_stack_of_java_the_cause_is_told_and_not_the_places(tmp_path: Path) -> None:
+    stack = (
+        "Exception in thread main: Could not parse Master URL: bogus\\n\\tat a.B.c(B.scala:1)\\n\\tat a.B.d(B.scala:2)"
+    )
+    java = java_that(tmp_path, f"printf '{stack}\\n' >&2; exit 1")
+    with pytest.raises(SessionStartError, match=r"code 1: Exception in thread main: .*Master URL: bogus \(see "):
+        start(java, tmp_path, VirtualClock())
+
+
 def test_a_java_that_never_opens_its_port_is_given_up_and_ended(tmp_path: Path) -> None:
     clock = VirtualClock()
     java = java_that(tmp_path, "exec cat")

@@ -182,5 +182,7 @@ def _await_address(process: subprocess.Popen[bytes], address: Path, output: Path
 
 
 def _tail(output: Path, lines: int = 5) -> str:
-    text = output.read_bytes()[-4096:].decode("utf-8", errors="replace")
-    return " | ".join(text.splitlines()[-lines:])
+    """The end of *output*, without the lines that say where in Java's and Scala's code it happened."""
+    text = output.read_bytes()[-16_384:].decode("utf-8", errors="replace")
+    said = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+    return " | ".join(said[-lines:])
