@@ -40,7 +40,7 @@ from millstream.testing.waiting import until
 RULES = BatchConfig(window=50, max_delay=20)
 ITEMS = 60
 MARKS = {
-    "batch": "batch-*/data/_temporary/**/*.parquet",
+    "batch": "batch-*/data/_temporary",
     "copies": "duplication-*/copies-*/data/bin-*.parquet",
     "integrity": "integrity-*/data/bin-*.parquet",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import random
@@ -39,19 +40,26 @@ KILLS = {"long": 3}
 goes on, with one less."""
 
 MARKS: Sequence[Callable[[Path, int], bool]] = [
-    lambda folder, _: any((folder / "node").glob("*.staging/**/part-*")),
+    lambda folder, _: has(folder, "node/*.staging/**/part-*"),
     lambda folder, messages: last_id(folder, "written") == messages,
     lambda folder, messages: last_id(folder, "streamed") > messages // 3,
-    lambda folder, _: any(folder.glob("jobs/batch-*/data/_temporary/**/*.parquet")),
+    lambda folder, _: has(folder, "jobs/batch-*/data/_temporary/**/*.parquet"),
     lambda folder, _: last_id(folder, "ledger") > 0,
-    lambda folder, _: any(folder.glob("jobs/duplication-*/inventory-*/data/bin-*.parquet")),
-    lambda folder, _: any(folder.glob("jobs/duplication-*/data/*")),
-    lambda folder, _: any(folder.glob("jobs/duplication-*/copies-*/data/bin-*.parquet")),
-    lambda folder, _: any(folder.glob("jobs/integrity-*/data/bin-*.parquet")),
-    lambda folder, _: any(folder.glob("jobs/report-*/inputs.json")),
-    lambda folder, _: any(folder.glob("jobs/audit-*/*")),
+    lambda folder, _: has(folder, "jobs/duplication-*/inventory-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/duplication-*/data/*"),
+    lambda folder, _: has(folder, "jobs/duplication-*/copies-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/integrity-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/report-*/inputs.json"),
+    lambda folder, _: has(folder, "jobs/audit-*/*"),
 ]
 """Where the driver is killed, as a function of the folder and the number of messages: as each of these comes true."""
+
+
+def has(folder: Path, pattern: str) -> bool:
+    """Whether *folder* has such a file; what vanishes while it is looked for is not there."""
+    with contextlib.suppress(FileNotFoundError):
+        return any(folder.glob(pattern))
+    return False
 
 
 def last_id(folder: Path, name: str) -> int:
