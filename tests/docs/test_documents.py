@@ -21,6 +21,10 @@ MODULE = re.compile(
 )
 
 
+GENERATED = "generated/"
+"""Where pages lie that a build of the documentation makes; it follows links to them, and fails where one is missing."""
+
+
 def names(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -28,7 +32,7 @@ def names(path: Path) -> str:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=names)
 def test_links_lead_somewhere(path: Path) -> None:
     targets = [target for target in LINK.findall(path.read_text("utf-8")) if not target.startswith("http")]
-    missing = [target for target in targets if not (path.parent / target).exists()]
+    missing = [target for target in targets if not (path.parent / target).exists() and GENERATED not in target]
     assert not missing
 
 
