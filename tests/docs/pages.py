@@ -51,7 +51,7 @@ def follow(commands: list[str], folder: Path) -> list[list[str]]:
         text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        out, err = shell.communicate(timeout=280)
+        out, err = shell.communicate(timeout=560)
     finally:
         if shell.poll() is None:
             os.killpg(shell.pid, signal.SIGKILL)

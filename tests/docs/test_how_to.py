@@ -24,6 +24,8 @@ from millstream.testing import services
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import ENVIRONMENT
 
+pytestmark = pytest.mark.timeout(600)  # some pages are dozens of commands, each a process of its own
+
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 DATABASE, BROKER = "mysql://millstream:password@db.example/", "amqp://millstream:password@mq.example:5672/%2F"
 SETTINGS = """
