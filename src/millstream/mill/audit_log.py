@@ -105,14 +105,20 @@ class AuditLog:
         """The last event that added, copied or deleted each of *content_ids*, by id; those without one are left out."""
         found: dict[str, AuditEvent] = {}
         for ids in groups(content_ids, _VARIABLES):
-            last = (
-                sa.select(sa.func.max(_log.c.number))
-                .where(_log.c.store == store, _log.c.space == space, _log.c.content_id.in_(ids))
-                .where(_log.c.action.in_(_CONTENT))
-                .group_by(_log.c.content_id)
-            )
-            events = self._read(sa.select(_log).where(_log.c.number.in_(last)))
+            events = self._read(sa.select(_log).where(_log.c.number.in_(_last(store, space, ids))))
             found.update((event.content_id, event) for event in events)
+        return found
+
+    def last_sums(self, store: str, space: str, content_ids: Sequence[str]) -> Mapping[str, str | None]:
+        """The checksum (hex) that each of *content_ids* was last written with, by id; those that are deleted, or of
+        which there is no event, are left out."""
+        found: dict[str, str | None] = {}
+        columns = (_log.c.content_id, _log.c.sha256)
+        with self._engine.connect() as connection:
+            for ids in groups(content_ids, _VARIABLES):
+                last = _log.c.number.in_(_last(store, space, ids))
+                query = sa.select(*columns).where(last, _log.c.action != AuditAction.DELETE_CONTENT)
+                found.update((name, sha256) for name, sha256 in connection.execute(query))
         return found
 
     def spaces(self) -> Sequence[tuple[str, str]]:
@@ -131,6 +137,16 @@ class AuditLog:
         with self._engine.connect() as connection:
             rows = connection.execute(query).mappings()
             return [msgspec.convert({str(name): row[name] for name in row}, AuditEvent) for row in rows]
+
+
+def _last(store: str, space: str, content_ids: Sequence[str]) -> sa.Select[tuple[int]]:
+    """The number of the last event that added, copied or deleted each of *content_ids*."""
+    return (
+        sa.select(sa.func.max(_log.c.number))
+        .where(_log.c.store == store, _log.c.space == space, _log.c.content_id.in_(content_ids))
+        .where(_log.c.action.in_(_CONTENT))
+        .group_by(_log.c.content_id)
+    )
 
 
 def tsv_lines(events: Iterable[AuditEvent]) -> Iterator[str]:

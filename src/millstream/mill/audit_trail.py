@@ -29,8 +29,8 @@ class AuditTrail:
         if store not in self._audited:
             return dict.fromkeys(content_ids, Answer.NOT_KEPT)
         pending = self._outbox.pending(store, space, content_ids)
-        last = self._log.last(store, space, content_ids)
-        return {name: Answer.NOT_KEPT if name in pending else _sum(last.get(name)) for name in content_ids}
+        last = self._log.last_sums(store, space, content_ids)
+        return {name: Answer.NOT_KEPT if name in pending else last.get(name) for name in content_ids}
 
     def missing_event(self, found: CheckResult, mimetype: str | None) -> AuditEvent:
         """The event that the audit log lacks, by what a check *found*: that the item was added as it is."""
@@ -48,7 +48,3 @@ class AuditTrail:
             found.size,
             mimetype,
         )
-
-
-def _sum(event: AuditEvent | None) -> str | None:
-    return None if event is None or event.action == AuditAction.DELETE_CONTENT else event.sha256

@@ -104,9 +104,11 @@ class ItemInfo(msgspec.Struct, frozen=True, gc=False):
 
     def checksum(self, algorithm: str = "sha256") -> str | None:
         """The value under *algorithm*, the provider's own before the user's; None where there is none."""
-        found = [c for c in self.checksums if c.algorithm == algorithm]
-        found.sort(key=lambda c: c.origin != Origin.PROVIDER)
-        return found[0].value if found else None
+        first = None
+        for one in self.checksums:
+            if one.algorithm == algorithm and (first is None or first.origin != Origin.PROVIDER == one.origin):
+                first = one
+        return None if first is None else first.value
 
 
 class Store(Protocol):
