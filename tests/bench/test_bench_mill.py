@@ -19,6 +19,8 @@ def test_every_contender_does_its_work(tmp_path: Path) -> None:
     ]
     assert all(sample.value > 0 for samples in found.values() for sample in samples.values())
     assert all("millstream" in samples for samples in found.values())
+    small = found["First duplication of 7 small files (0 MB)"]
+    assert all(sample.figures["CPU µs/file"] > 0 for sample in small.values())
     assert not [path for path in tmp_path.iterdir() if path.name not in ("source", "listed.db")]
 
 
