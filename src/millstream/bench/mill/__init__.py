@@ -41,16 +41,16 @@ def comparisons(
 ) -> Iterator[Comparison]:
     """Sweeps, first duplications and loops without a change over large and over small files; a loop over a listing.
 
-    *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed.
+    *files* is the number of small ones, *megabytes* the size of all large ones together, *listed* the items listed. On
+    the disk there are three times the large files at most. The full size has one round.
     """
     program()
-    source, first = folder / "source", folder / "first"
+    source, first, once = folder / "source", folder / "first", size == "full"
     trees = [
         large_files(_number("megabytes", megabytes, MEGABYTES[size]) << 20),
         small_files(_number("files", files, FILES[size])),
     ]
     for tree in trees:
-        once = size == "full" and tree.space == LARGE
         fill(LocalStore(source), tree)
         first.mkdir()
         yield _duplications(first, tree, source, once=once)
@@ -66,7 +66,7 @@ def comparisons(
         unit="items/s",
         conditions="source and copy list as many, and the manifest has a row for each; in a process of its own",
         contenders=[Contender("millstream", functools.partial(_listed, folder, items))],
-        once=size == "full",
+        once=once,
     )
 
 
