@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from millstream.anchoring.files import checked_batch
@@ -78,6 +79,16 @@ def test_p5_the_job_gives_the_batches_of_the_batcher_in_process(
     assert job.record.rows_in == len(messages) == counts["batched"] + counts["rejected"]
     assert (counts["batches"], counts["rejected"], counts["open"]) == (len(batches), len(rejects), 0)
     assert job.record.bytes == sum(len(batch.lines) for batch in batches)
+    _check_that_only_what_comes_again_has_a_dictionary(job.data)
+
+
+def _check_that_only_what_comes_again_has_a_dictionary(folder: Path) -> None:
+    group = pq.read_metadata(max(folder.glob("*.parquet"), key=lambda path: path.stat().st_size)).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    coded = {column.path_in_schema for column in columns if column.has_dictionary_page}
+    known = {column.path_in_schema for column in columns}
+    assert {"source", "cut", "kind"} <= coded
+    assert {"batch", "start", "root", "lines", "ids.list.element"} <= known - coded
 
 
 def test_p5_a_range_gives_the_same_batches_however_the_log_went_on(

@@ -20,6 +20,8 @@ def test_every_host_batches_all_messages(spark: SparkSession, tmp_path: Path) ->
     comparison = Work(spark, tmp_path, SystemClock(), 2).hosts(3000, 50)
     samples = {contender.name: contender.run() for contender in comparison.contenders}
     assert all(sample.value > 0 and sample.figures["CPU µs/message"] > 0 for sample in samples.values())
+    for name in ("history, batches", "history, batches and lines"):
+        assert samples[name].figures["steady messages/s"] > 0
     counts = [samples[name].figures["batches"] for name in ("history, batches", "history, batches and lines")]
     assert counts[0] == counts[1] >= samples["stream"].figures["batches"] > 0
 

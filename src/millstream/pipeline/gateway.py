@@ -132,6 +132,8 @@ def machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[s
     if quick:
         yield "-XX:TieredStopAtLevel=1"
         yield "-XX:+UseSerialGC"
+    else:
+        yield "-XX:+UseParallelGC"  # shares of messages are large arrays, for which G1 marks the heap again and again
     for package in _OPENED:
         yield f"--add-opens=java.base/{package}=ALL-UNNAMED"
     yield "-Djdk.reflect.useDirectMethodHandle=false"

@@ -177,6 +177,7 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
     if cores is not None:
         confs["spark.driver.host"] = confs["spark.driver.bindAddress"] = "127.0.0.1"
         confs["spark.default.parallelism"] = str(cores)
+        confs["spark.shuffle.compress"] = "false"  # what is shuffled goes no farther than this machine's disk cache
     partitions = options.shuffle_partitions or cores
     if partitions is not None:
         confs["spark.sql.shuffle.partitions"] = str(partitions)

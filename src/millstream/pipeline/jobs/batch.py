@@ -28,7 +28,7 @@ from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
-from millstream.pipeline.jobs.history import batch_range
+from millstream.pipeline.jobs.history import batch_range, write_batches
 from millstream.pipeline.jobs.ranges import plan_range
 
 _NAMES = BATCH_SCHEMA.names
@@ -134,7 +134,7 @@ def run_batch(
         began = clock.monotonic()
         batches = batch_range(spark, store_url, wanted, rules, flush=flush, whole=True)
         parts = spark.sparkContext.defaultParallelism
-        in_order(batches, inputs.received_from, inputs.received_to, parts).write.parquet(str(folder.data))
+        write_batches(in_order(batches, inputs.received_from, inputs.received_to, parts), folder.data)
         record = _count(folder, inputs)
         seconds = round(clock.monotonic() - began, 3)
         return BatchJob(folder.commit(msgspec.structs.replace(record, seconds=seconds)), folder.data, False, final_to)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,9 @@ SHARD_ROWS = 500_000
 """About how many messages a shard of a large log holds."""
 
 _MOST_SHARDS = 4096
+
+_DISTINCT = ("batch", "start", "end", "closed_at", "root", "lines", "ids.list.element")
+"""Columns of which hardly a value comes twice: Parquet would fill a dictionary with them, and then throw it away."""
 
 
 def batch_range(
@@ -56,3 +60,11 @@ def share_range(
     if gaps is not None and (cuts := find_cuts(spark, store_url, wanted, shards, gaps)):
         reader = reader.option("cuts", msgspec.json.encode(cuts).decode())
     return reader.load().select("shard", "received_from", "first_id", "share"), shards
+
+
+def write_batches(batches: DataFrame, folder: Path) -> None:
+    """Write *batches*, rows of ``BATCH_SCHEMA``, into *folder*, which must not exist, as Parquet."""
+    writer = batches.write
+    for column in _DISTINCT:
+        writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
+    writer.parquet(str(folder))
