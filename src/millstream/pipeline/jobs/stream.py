@@ -38,6 +38,10 @@ from millstream.pipeline.shards import NAME, register
 from millstream.pipeline.source import check_reachable
 from millstream.stores.tiers import open_store
 
+_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Who puts the files of a checkpoint in place. Spark's other way asks a program of the system about each link, so that
+a trigger starts some dozens of processes; the checkpoint lies in a folder beside the state file, which needs none."""
+
 OBSERVED = ("batches", "rejected", "late", "open_sources")
 """Sums over the shards that Spark's progress of a trigger shows."""
 
@@ -225,6 +229,7 @@ def _confs(plan: StreamPlan) -> dict[str, str]:
     store = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     return {
         "spark.sql.shuffle.partitions": str(plan.shards),
+        "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.sql.streaming.stateStore.providerClass": store,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.minBatchesToRetain": "4",
