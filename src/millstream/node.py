@@ -34,12 +34,12 @@ from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
 from millstream.log import LogSpec, LogStore
 from millstream.log.upkeep import Upkeep
-from millstream.mill.audit_queue import AuditQueue
-from millstream.mill.policy_places import FolderPlace, PolicyPlace, SpacePlace
-from millstream.mill.policy_repository import Policies, PolicyRepository
+from millstream.mill.auditing.audit_queue import AuditQueue
+from millstream.mill.policies.places import FolderPlace, PolicyPlace, SpacePlace
+from millstream.mill.policies.repository import Policies, PolicyRepository
 from millstream.mill.presence import Presence
 from millstream.mill.providers import Providers
-from millstream.mill.tasks import QueueName
+from millstream.mill.working.tasks import QueueName
 from millstream.node_mill import MillNode
 from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.queue.noticed import NoticedWorkQueue

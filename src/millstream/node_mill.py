@@ -16,16 +16,17 @@ from millstream.anchoring.manifest import anchor_string
 from millstream.core.cid import cid_of
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log import LogStore
-from millstream.mill.alarms import Alarms
-from millstream.mill.audit_export import AuditExport
-from millstream.mill.audit_log import AuditLog
-from millstream.mill.audit_trail import AuditTrail
-from millstream.mill.auditor import AuditProcessor, NotifyProcessor
-from millstream.mill.bit_log import BitLog
-from millstream.mill.brake import Brake, Budgets
-from millstream.mill.check_writer import CheckWriter
-from millstream.mill.checker import BitCheckProcessor, Checker
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.auditing.audit_log import AuditLog
+from millstream.mill.auditing.auditor import AuditProcessor, NotifyProcessor
+from millstream.mill.auditing.export import AuditExport
+from millstream.mill.auditing.trail import AuditTrail
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.check_writer import CheckWriter
+from millstream.mill.checking.checker import BitCheckProcessor, Checker
+from millstream.mill.checking.overtaken import check_overtaken
+from millstream.mill.checking.resolution import BitErrorProcessor
+from millstream.mill.copying.brake import Brake, Budgets
+from millstream.mill.copying.duplicator import DuplicationProcessor
 from millstream.mill.looping.bits import BitMorsel, BitNibbler
 from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNibbler
 from millstream.mill.looping.loop import Loop, Run
@@ -33,21 +34,20 @@ from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.looping.state import StateFile
 from millstream.mill.looping.statistics import StatisticsMorsel, StatisticsNibbler
 from millstream.mill.manifest import CheckResult, Manifest
-from millstream.mill.monitor import Monitor
-from millstream.mill.notices import Command, Mail, Receiver, WebHook
-from millstream.mill.overtaken import check_overtaken
-from millstream.mill.policy_places import PolicyPlace
-from millstream.mill.policy_repository import Policies, PolicyRepository, Refreshed
-from millstream.mill.processor import Processor, Registry, Sink
+from millstream.mill.policies.places import PolicyPlace
+from millstream.mill.policies.repository import Policies, PolicyRepository, Refreshed
 from millstream.mill.providers import Providers
-from millstream.mill.repair_log import RepairLog
-from millstream.mill.repairer import Repairer, RepairProcessor
-from millstream.mill.report import Report, encode_report
-from millstream.mill.report_folder import ReportFolder
-from millstream.mill.reporting import BitReportProcessor, NotifyReportProcessor, Reporter
-from millstream.mill.resolution import BitErrorProcessor
-from millstream.mill.statistics import Statistics, StatisticsProcessor
-from millstream.mill.tasks import (
+from millstream.mill.repairing.repair_log import RepairLog
+from millstream.mill.repairing.repairer import Repairer, RepairProcessor
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import Report, encode_report
+from millstream.mill.reports.reporting import BitReportProcessor, NotifyReportProcessor, Reporter
+from millstream.mill.reports.statistics import Statistics, StatisticsProcessor
+from millstream.mill.working.alarms import Alarms
+from millstream.mill.working.monitor import Monitor
+from millstream.mill.working.notices import Command, Mail, Receiver, WebHook
+from millstream.mill.working.processor import Processor, Registry, Sink
+from millstream.mill.working.tasks import (
     Audit,
     BitCheck,
     BitError,
@@ -59,7 +59,7 @@ from millstream.mill.tasks import (
     Repair,
     StorageStatistics,
 )
-from millstream.mill.workers import Tally, WorkerManager, WorkerSettings
+from millstream.mill.working.workers import Tally, WorkerManager, WorkerSettings
 from millstream.queue import WorkQueue
 from millstream.settings import AlarmSettings, Settings
 from millstream.stores.audit import AuditedStore, Outbox

@@ -14,8 +14,8 @@ from millstream.core.amounts import Duration
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import QueueName
+from millstream.mill.copying.recorder import record_space
+from millstream.mill.working.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import BatchingSettings, Settings, StoreSettings
 from millstream.stores import StoreUnavailableError

@@ -23,7 +23,7 @@ from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec
-from millstream.mill.tasks import QueueName
+from millstream.mill.working.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing import services

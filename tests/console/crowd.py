@@ -11,9 +11,9 @@ import msgspec
 
 from millstream.cli.main import run
 from millstream.log import LogSpec, Message
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.manifest import CheckResult, Event
-from millstream.mill.tasks import Duplicate, encode_task
+from millstream.mill.working.tasks import Duplicate, encode_task
 from millstream.node import Node
 from millstream.queue.events import Died, event_message
 from millstream.settings import load_settings

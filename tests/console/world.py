@@ -22,7 +22,7 @@ from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
 from millstream.core.passwords import hash_password
 from millstream.log import LogSpec
-from millstream.mill.tasks import Duplicate, encode_task
+from millstream.mill.working.tasks import Duplicate, encode_task
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches

@@ -11,9 +11,9 @@ from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNi
 from millstream.mill.looping.loop import Loop
 from millstream.mill.looping.state import StateFile
 from millstream.mill.manifest import Event
-from millstream.mill.policy import Pair, Policy
-from millstream.mill.policy_repository import Policies
-from millstream.mill.tasks import Duplicate, decode_task
+from millstream.mill.policies.policy import Pair, Policy
+from millstream.mill.policies.repository import Policies
+from millstream.mill.working.tasks import Duplicate, decode_task
 from millstream.queue import LogWorkQueue
 
 MONTH = 30 * 24 * 3600 * 1_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millstream.mill.processor import Registry, Result, Sink
-from millstream.mill.tasks import BitCheck, QueueName, encode_task
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.working.processor import Registry, Result, Sink
+from millstream.mill.working.tasks import BitCheck, QueueName, encode_task
+from millstream.mill.working.workers import WorkerManager, WorkerSettings
 
 DEADLINE = 30
 

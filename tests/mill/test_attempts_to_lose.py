@@ -10,24 +10,24 @@ import pytest
 from mill_looping import TO_2, TO_3, Producer, fill, numbered, one_policy, stale
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.bit_log import BitLog
-from millstream.mill.brake import Brake
-from millstream.mill.checker import Checker
-from millstream.mill.differences import Difference, differences
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.checker import Checker
+from millstream.mill.copying.brake import Brake
+from millstream.mill.copying.differences import Difference, differences
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.forgetting import NotDeletedError, forget_items
 from millstream.mill.looping.loop import Outcome
 from millstream.mill.manifest import CheckResult, Event
 from millstream.mill.place import Place
-from millstream.mill.policy import Policy
-from millstream.mill.policy_repository import Policies
-from millstream.mill.recorder import record_space
-from millstream.mill.repair_log import RepairLog
-from millstream.mill.repairer import Repairer
-from millstream.mill.report_folder import ReportFolder
-from millstream.mill.reporting import BitReportProcessor, Reporter
-from millstream.mill.tasks import BitReport, Duplicate
+from millstream.mill.policies.policy import Policy
+from millstream.mill.policies.repository import Policies
+from millstream.mill.repairing.repair_log import RepairLog
+from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.reporting import BitReportProcessor, Reporter
+from millstream.mill.working.tasks import BitReport, Duplicate
 from millstream.stores import LocalStore, MemoryStore
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper
@@ -204,6 +204,6 @@ def test_a_report_that_is_kept_again_after_its_worker_died_forgets_no_check_of_t
 def _failed(result: CheckResult, at: int) -> CheckResult:
     from msgspec.structs import replace
 
-    from millstream.mill.bitcheck import Verdict
+    from millstream.mill.checking.bitcheck import Verdict
 
     return replace(result, verdict=Verdict.FAILURE, row="B3", kind="sour", checked_at=at)

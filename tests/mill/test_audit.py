@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
-from millstream.mill.audit_log import AuditLog, tsv_lines
-from millstream.mill.audit_queue import AuditQueue
-from millstream.mill.auditor import AuditProcessor
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.auditing.audit_log import AuditLog, tsv_lines
+from millstream.mill.auditing.audit_queue import AuditQueue
+from millstream.mill.auditing.auditor import AuditProcessor
+from millstream.mill.auditing.reconciliation import missing_events
+from millstream.mill.copying.duplicator import DuplicationProcessor
 from millstream.mill.place import Place
-from millstream.mill.policy import Pair, Policy
-from millstream.mill.policy_repository import Policies
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.reconciliation import missing_events
-from millstream.mill.tasks import Audit, Duplicate, QueueName, decode_task
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.policies.policy import Pair, Policy
+from millstream.mill.policies.repository import Policies
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import Audit, Duplicate, QueueName, decode_task
+from millstream.mill.working.workers import WorkerManager, WorkerSettings
 from millstream.stores import LocalStore, MemoryStore
 from millstream.stores.audit import AuditAction, AuditedStore, AuditEvent, Outbox
 

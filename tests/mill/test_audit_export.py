@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
-from millstream.mill import audit_export
-from millstream.mill.audit_export import AuditExport, AuditExportError
-from millstream.mill.audit_log import COLUMNS, AuditLog, tsv_lines
+from millstream.mill.auditing import export as audit_export
+from millstream.mill.auditing.audit_log import COLUMNS, AuditLog, tsv_lines
+from millstream.mill.auditing.export import AuditExport, AuditExportError
 from millstream.stores import LocalStore, StoreUnavailableError, all_entries
 from millstream.stores.audit import AuditAction, AuditEvent, Outbox
 from millstream.testing.damage import flip_bit

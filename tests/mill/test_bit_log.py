@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill import bit_log
-from millstream.mill.bit_log import BitLog
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.checking import bit_log
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.manifest import CheckResult
 
 IDS = st.sampled_from(["a", "a/b", "é", "z", "\U0001f600"])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from mill_looping import Bits, fill, numbered, take
 
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.checking.bitcheck import Verdict
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.looping.loop import MOST_FAILURES, PATIENCE, Outcome
 from millstream.mill.manifest import CheckResult, Event
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import BitCheck, BitReport, decode_task
+from millstream.mill.working.tasks import BitCheck, BitReport, decode_task
 from millstream.testing.faulty_store import UnavailableStore
 
 

@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from millstream.mill.bitcheck import (
+from millstream.mill.checking.bitcheck import (
     FRESH_MICROSECONDS,
     LAST_ATTEMPT,
     RETRY_DELAY,

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.mill.brake import FEW, Brake, Budgets
-from millstream.mill.differences import Plan
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.copying.brake import FEW, Brake, Budgets
+from millstream.mill.copying.differences import Plan
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.planning import plan_space_duplication
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.errors import UnknownHoldError
 from millstream.mill.place import Place
-from millstream.mill.policy import Pair
-from millstream.mill.producer import plan_space_duplication
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import Duplicate
+from millstream.mill.policies.policy import Pair
+from millstream.mill.working.tasks import Duplicate
 from millstream.stores import StoreUnavailableError
 from millstream.testing.faulty_store import UnavailableStore
 

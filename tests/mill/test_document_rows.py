@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from millstream.mill.audit_log import AuditLog
-from millstream.mill.audit_queue import AuditQueue
-from millstream.mill.audit_trail import AuditTrail
-from millstream.mill.auditor import AuditProcessor
-from millstream.mill.bit_log import BitLog
-from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.auditing.audit_log import AuditLog
+from millstream.mill.auditing.audit_queue import AuditQueue
+from millstream.mill.auditing.auditor import AuditProcessor
+from millstream.mill.auditing.trail import AuditTrail
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.checker import BitCheckProcessor, Checker
+from millstream.mill.checking.resolution import BitErrorProcessor
 from millstream.mill.place import Place
-from millstream.mill.policy_repository import Policies
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.repair_log import RepairLog
-from millstream.mill.repairer import Repairer, RepairProcessor
-from millstream.mill.resolution import BitErrorProcessor
-from millstream.mill.tasks import Audit, BitCheck, BitError, QueueName, Repair, encode_task
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.policies.repository import Policies
+from millstream.mill.repairing.repair_log import RepairLog
+from millstream.mill.repairing.repairer import Repairer, RepairProcessor
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import Audit, BitCheck, BitError, QueueName, Repair, encode_task
+from millstream.mill.working.workers import WorkerManager, WorkerSettings
 from millstream.queue.protocol import WorkQueue
 from millstream.stores import LocalStore, hash_stream
 from millstream.stores.audit import AuditedStore, Outbox

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from millstream.mill.duplication import Act, End, Record, Side, clean_properties, decide
+from millstream.mill.copying.duplication import Act, End, Record, Side, clean_properties, decide
 
 S, T = "5" * 64, "7" * 64
 ITEM = Side(End.ITEM, S, {"user": "me"})

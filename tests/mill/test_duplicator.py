@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.planning import plan_space_duplication
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.errors import DuplicationError, UnknownStoreError
 from millstream.mill.place import Place
-from millstream.mill.policy import Pair
-from millstream.mill.processor import Result
-from millstream.mill.producer import plan_space_duplication
+from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import QUARANTINE
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import Duplicate
+from millstream.mill.working.processor import Result
+from millstream.mill.working.tasks import Duplicate
 from millstream.stores import (
     Checksum,
     ItemInfo,

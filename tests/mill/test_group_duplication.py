@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.copying.duplicator import DuplicationProcessor
 from millstream.mill.place import Place
-from millstream.mill.processor import Registry, Result, Sink
-from millstream.mill.tasks import BitCheck, Duplicate, QueueName, encode_task
-from millstream.mill.workers import GROWTH, TAKE, TOGETHER, WorkerManager, WorkerSettings
+from millstream.mill.working.processor import Registry, Result, Sink
+from millstream.mill.working.tasks import BitCheck, Duplicate, QueueName, encode_task
+from millstream.mill.working.workers import GROWTH, TAKE, TOGETHER, WorkerManager, WorkerSettings
 from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import SMALL

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from mill_looping import MONTH, TO_2, TO_3, Producer, fill, numbered, one_policy, stale
 
-from millstream.mill.brake import Brake
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.copying.brake import Brake
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.planning import GROUP
 from millstream.mill.errors import ProducerBusyError, ProducerStateError
 from millstream.mill.looping.duplication import DuplicationMorsel
 from millstream.mill.looping.loop import MOST_FAILURES, PATIENCE, Outcome
 from millstream.mill.looping.state import LoopState, Start, decide_start
-from millstream.mill.policy import Pair, Policy
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.producer import GROUP
-from millstream.mill.tasks import Duplicate
-from millstream.mill.workers import WorkerManager
+from millstream.mill.policies.policy import Pair, Policy
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import Duplicate
+from millstream.mill.working.workers import WorkerManager
 from millstream.testing.faulty_store import UnavailableStore
 
 

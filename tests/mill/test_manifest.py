@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
-from millstream.mill.bitcheck import ManifestAction, Verdict
+from millstream.mill.checking.bitcheck import ManifestAction, Verdict
 from millstream.mill.manifest import MANIFEST_SCHEMA, CheckResult, Event, Manifest
 
 A, B = "a" * 64, "b" * 64

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.amounts import parse_duration
-from millstream.mill.bitcheck import Answer, Verdict
-from millstream.mill.policy import Policy, parse_policy
-from millstream.mill.policy_lint import lint_policy
-from millstream.mill.report import COLUMNS, Finding, Report, ReportResult
-from millstream.mill.tasks import QueueName
-from millstream.mill.worker_pools import POOLS
+from millstream.mill.checking.bitcheck import Answer, Verdict
+from millstream.mill.policies.lint import lint_policy
+from millstream.mill.policies.policy import Policy, parse_policy
+from millstream.mill.reports.report import COLUMNS, Finding, Report, ReportResult
+from millstream.mill.working.pools import POOLS
+from millstream.mill.working.tasks import QueueName
 from millstream.settings import BrakeSettings, ProduceSettings
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"

@@ -16,19 +16,19 @@ from sqlalchemy.pool import StaticPool
 from millstream.core.clock import VirtualClock
 from millstream.core.retry import NO_RETRY
 from millstream.log import LogSpec, open_store
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.checking.sweep import check_space
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.planning import plan_space_duplication
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.manifest import Event, Manifest
-from millstream.mill.policy import Pair
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.producer import plan_space_duplication
+from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
-from millstream.mill.recorder import record_space
-from millstream.mill.repair_log import RepairLog
-from millstream.mill.repairer import Repairer
-from millstream.mill.report import ReportResult
-from millstream.mill.sweep import check_space
-from millstream.mill.tasks import Duplicate
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.repairing.repair_log import RepairLog
+from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.reports.report import ReportResult
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import Duplicate
+from millstream.mill.working.workers import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit

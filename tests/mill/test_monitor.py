@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
-from millstream.mill.alarms import Alarm, Alarms
-from millstream.mill.brake import Brake
-from millstream.mill.differences import Plan
+from millstream.mill.copying.brake import Brake
+from millstream.mill.copying.differences import Plan
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.looping.space_filter import SpaceFilter
-from millstream.mill.monitor import Monitor, prometheus_lines, serve_figures
-from millstream.mill.notices import Command, Mail, NoticeError, WebHook
-from millstream.mill.policy import Pair
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import QueueName
+from millstream.mill.policies.policy import Pair
+from millstream.mill.working.alarms import Alarm, Alarms
+from millstream.mill.working.monitor import Monitor, prometheus_lines, serve_figures
+from millstream.mill.working.notices import Command, Mail, NoticeError, WebHook
+from millstream.mill.working.tasks import QueueName
 from millstream.queue.protocol import Depth
 from millstream.stores import LocalStore
 

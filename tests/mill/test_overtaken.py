@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.mill.checker import Checker
+from millstream.mill.checking.checker import Checker
+from millstream.mill.checking.overtaken import check_overtaken
 from millstream.mill.manifest import CheckResult
-from millstream.mill.overtaken import check_overtaken
 from millstream.mill.place import Place
-from millstream.mill.report import ReportResult
+from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, remove_old_jobs
 from millstream.pipeline.jobs.report import RESULT_SCHEMA, Judged
 

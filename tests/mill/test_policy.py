@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from millstream.core.clock import VirtualClock
 from millstream.mill.errors import PolicyError
-from millstream.mill.located_json import Items, Members, Node, Scalar, Text, parse_located
-from millstream.mill.policy import Pair, Policy, encode_policy, locate_policy, parse_accounts, parse_policy
-from millstream.mill.policy_lint import find_cycle, lint_policy
-from millstream.mill.policy_places import MAX_BYTES
-from millstream.mill.policy_repository import REFRESH_SECONDS, PolicyRepository, Refreshed
+from millstream.mill.policies.lint import find_cycle, lint_policy
+from millstream.mill.policies.located_json import Items, Members, Node, Scalar, Text, parse_located
+from millstream.mill.policies.places import MAX_BYTES
+from millstream.mill.policies.policy import Pair, Policy, encode_policy, locate_policy, parse_accounts, parse_policy
+from millstream.mill.policies.repository import REFRESH_SECONDS, PolicyRepository, Refreshed
 from millstream.stores import MemoryStore
 
 SAMPLE = """{

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.policy import Pair, Policy, parse_policy, policy_text
-from millstream.mill.policy_changes import PolicyChange, changes_between, put_over
+from millstream.mill.policies.changes import PolicyChange, changes_between, put_over
+from millstream.mill.policies.policy import Pair, Policy, parse_policy, policy_text
 
 PAIRS = st.builds(Pair, st.sampled_from("abc"), st.sampled_from("xyz"))
 LISTS = st.lists(PAIRS, max_size=4, unique=True).map(tuple)

@@ -11,9 +11,9 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.mill.errors import PolicyError
-from millstream.mill.policy_places import FolderPlace, PolicyPlace, SpacePlace
-from millstream.mill.policy_repository import ACCOUNTS_FILE, PolicyRepository
-from millstream.mill.policy_saving import (
+from millstream.mill.policies.places import FolderPlace, PolicyPlace, SpacePlace
+from millstream.mill.policies.repository import ACCOUNTS_FILE, PolicyRepository
+from millstream.mill.policies.saving import (
     ABSENT,
     PolicyConflictError,
     history,

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.planning import GROUP, duplication_rounds, plan_space_duplication
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.joining import groups, outer_join
 from millstream.mill.place import Place
-from millstream.mill.policy import Pair, Policy
-from millstream.mill.policy_repository import Policies
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.producer import GROUP, duplication_rounds, plan_space_duplication
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import Duplicate, decode_task
-from millstream.mill.workers import WorkerManager
+from millstream.mill.policies.policy import Pair, Policy
+from millstream.mill.policies.repository import Policies
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import Duplicate, decode_task
+from millstream.mill.working.workers import WorkerManager
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.testing.faulty_store import UnavailableStore
 

@@ -14,7 +14,7 @@ from mill_looping import fill, numbered, stale, take
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.mill.producer import GROUP
+from millstream.mill.copying.planning import GROUP
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 
@@ -28,8 +28,8 @@ from millstream.mill.looping.duplication import DuplicationMorsel, DuplicationNi
 from millstream.mill.looping.loop import Loop
 from millstream.mill.looping.state import StateFile
 from millstream.mill.manifest import Manifest
-from millstream.mill.policy import Pair, Policy
-from millstream.mill.policy_repository import Policies
+from millstream.mill.policies.policy import Pair, Policy
+from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.cli.mill_producing import producing
-from millstream.mill.alarms import Alarms
-from millstream.mill.monitor import EVERY, Monitor
-from millstream.mill.policy_saving import save_policy
+from millstream.mill.policies.saving import save_policy
+from millstream.mill.working.alarms import Alarms
+from millstream.mill.working.monitor import EVERY, Monitor
 from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing.waiting import until

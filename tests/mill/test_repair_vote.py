@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from millstream.mill.bitcheck import Answer
-from millstream.mill.repair import Copy, Cure, Health, RepairPlan, plan_repair
+from millstream.mill.checking.bitcheck import Answer
+from millstream.mill.repairing.vote import Copy, Cure, Health, RepairPlan, plan_repair
 
 CONTENTS = ["a", "b", "c", Answer.MISSING, Answer.UNREADABLE, Answer.NOT_READ]
 SUMS = {"a", "b", "c"}

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from millstream.core.cid import cid_of
-from millstream.mill.bitcheck import Verdict
-from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.checking.bitcheck import Verdict
+from millstream.mill.checking.checker import BitCheckProcessor, Checker
+from millstream.mill.checking.sweep import check_space
 from millstream.mill.place import Place
 from millstream.mill.providers import QUARANTINE
-from millstream.mill.repair import Health
-from millstream.mill.repair_log import RepairLog
-from millstream.mill.repairer import Repairer, RepairProcessor
-from millstream.mill.report import ReportResult
-from millstream.mill.sweep import check_space
-from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
+from millstream.mill.repairing.repair_log import RepairLog
+from millstream.mill.repairing.repairer import Repairer, RepairProcessor
+from millstream.mill.repairing.vote import Health
+from millstream.mill.reports.report import ReportResult
+from millstream.mill.working.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import CasStore, LocalStore, MountedStore, StoreUnavailableError
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper, UnavailableStore

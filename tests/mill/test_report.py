@@ -10,11 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.canonical import parse_canonical
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.errors import ReportError
 from millstream.mill.manifest import CheckResult
-from millstream.mill.report import COLUMNS, Report, ReportResult, SpaceTally, build_report, encode_report, tsv_lines
-from millstream.mill.report_folder import ReportFolder
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.report import (
+    COLUMNS,
+    Report,
+    ReportResult,
+    SpaceTally,
+    build_report,
+    encode_report,
+    tsv_lines,
+)
 
 
 def result(verdict: Verdict, content_id: str = "c", size: int = 10) -> CheckResult:

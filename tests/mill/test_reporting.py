@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.bit_log import BitLog
-from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.checker import BitCheckProcessor, Checker
 from millstream.mill.place import Place
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.report import Report, ReportResult
-from millstream.mill.report_folder import ReportFolder
-from millstream.mill.report_page import age_text, overview, page
-from millstream.mill.reporting import BitReportProcessor, Reporter
-from millstream.mill.tasks import BitCheck, BitReport, QueueName, encode_task
-from millstream.mill.workers import WorkerManager
+from millstream.mill.reports.folder import ReportFolder
+from millstream.mill.reports.page import age_text, overview, page
+from millstream.mill.reports.report import Report, ReportResult
+from millstream.mill.reports.reporting import BitReportProcessor, Reporter
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import BitCheck, BitReport, QueueName, encode_task
+from millstream.mill.working.workers import WorkerManager
 from millstream.testing.faulty_store import UnavailableStore
 
 

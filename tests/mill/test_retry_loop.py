@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.checker import Checker
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.checking.checker import Checker
+from millstream.mill.checking.sweep import check_space
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.planning import plan_space_duplication
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.looping.bits import BitNibbler
 from millstream.mill.place import Place
-from millstream.mill.policy import Pair
-from millstream.mill.policy_places import SpacePlace
-from millstream.mill.producer import plan_space_duplication
+from millstream.mill.policies.places import SpacePlace
+from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import QUARANTINE
-from millstream.mill.recorder import record_space
-from millstream.mill.repair_log import RepairLog
-from millstream.mill.repairer import Repairer
-from millstream.mill.report import ReportResult
-from millstream.mill.sweep import check_space
-from millstream.mill.tasks import decode_task
+from millstream.mill.repairing.repair_log import RepairLog
+from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.reports.report import ReportResult
+from millstream.mill.working.tasks import decode_task
 from millstream.stores import Store, StoreUnavailableError
 from millstream.testing.faulty_store import Call, StoreWrapper
 

@@ -10,10 +10,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.mill.differences import Difference, Found, compare, differences, survey
+from millstream.mill.copying.differences import Difference, Found, compare, differences, survey
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.manifest import Event
-from millstream.mill.policy import Pair
-from millstream.mill.recorder import record_space
+from millstream.mill.policies.policy import Pair
 from millstream.mill.runs import Run, join_runs
 
 PAIR = Pair("1", "2")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.mill.scaling import POOLS, Pool, PoolScaler
+from millstream.mill.working.scaling import POOLS, Pool, PoolScaler
 
 BY_NAME = {pool.queue.value: pool for pool in POOLS}
 

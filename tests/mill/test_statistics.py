@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.place import Place
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.statistics import Period, SpaceSize, Statistics, StatisticsProcessor, store_sizes
-from millstream.mill.tasks import StorageStatistics, encode_task
-from millstream.mill.workers import WorkerManager
+from millstream.mill.reports.statistics import Period, SpaceSize, Statistics, StatisticsProcessor, store_sizes
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import StorageStatistics, encode_task
+from millstream.mill.working.workers import WorkerManager
 
 
 def test_sizes_are_kept_and_averaged_by_period() -> None:

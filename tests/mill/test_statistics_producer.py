@@ -15,10 +15,10 @@ from millstream.mill.looping.space_filter import Pattern, SpaceFilter
 from millstream.mill.looping.state import DAY, GRACE, StateFile, first_start, next_start
 from millstream.mill.looping.statistics import StatisticsMorsel, StatisticsNibbler
 from millstream.mill.place import Place
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.statistics import Statistics, StatisticsProcessor
-from millstream.mill.tasks import StorageStatistics, decode_task
-from millstream.mill.workers import WorkerManager
+from millstream.mill.reports.statistics import Statistics, StatisticsProcessor
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import StorageStatistics, decode_task
+from millstream.mill.working.workers import WorkerManager
 
 MINUTE = 60 * MICROSECONDS
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from millstream.mill.checker import BitCheckProcessor, Checked, Checker
+from millstream.mill.checking.checker import BitCheckProcessor, Checked, Checker
+from millstream.mill.checking.sweep import check_space
 from millstream.mill.errors import UnknownStoreError
 from millstream.mill.place import Place
-from millstream.mill.report import ReportResult
-from millstream.mill.sweep import check_space
-from millstream.mill.tasks import BitCheck, BitError, QueueName, Repair
+from millstream.mill.reports.report import ReportResult
+from millstream.mill.working.tasks import BitCheck, BitError, QueueName, Repair
 from millstream.stores import LocalStore
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit, remove

@@ -28,9 +28,9 @@ def places(pattern: str) -> set[str]:
         (r"(?i)(insert into|update|delete from|replace into) mill_manifest", {"mill/manifest_writer.py"}),
         (r"(?i)(insert into|update|delete from|replace into) mill_(audit_log|bit_log)", set()),
         (r"\baudit_log\.append\(", set()),
-        (r"\blog\.append\(audits\)", {"mill/processor.py"}),
-        (r"(\b|_)bit_log\.append\(", {"mill/check_writer.py", "mill/rebuilding.py"}),
-        (r"(\b|_)bit_log\.purge\(", {"mill/reporting.py"}),
+        (r"\blog\.append\(audits\)", {"mill/working/processor.py"}),
+        (r"(\b|_)bit_log\.append\(", {"mill/checking/check_writer.py", "mill/rebuilding.py"}),
+        (r"(\b|_)bit_log\.purge\(", {"mill/reports/reporting.py"}),
     ],
 )
 def test_nobody_else_writes(statement: str, modules: set[str]) -> None:

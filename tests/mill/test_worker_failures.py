@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from mill_workers import Scripted, fails, manager, task
 
-from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.checking.checker import BitCheckProcessor, Checker
 from millstream.mill.errors import NoAnswerError
 from millstream.mill.place import Place
-from millstream.mill.processor import Result
-from millstream.mill.settling import FAILURES
-from millstream.mill.tasks import Duplicate, decode_task, encode_task
-from millstream.mill.workers import MOST_LEASES
+from millstream.mill.working.processor import Result
+from millstream.mill.working.settling import FAILURES
+from millstream.mill.working.tasks import Duplicate, decode_task, encode_task
+from millstream.mill.working.workers import MOST_LEASES
 
 
 def test_p6_a_task_that_fails_three_times_is_dead_with_the_error_as_its_cause(world: Any) -> None:

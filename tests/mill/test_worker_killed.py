@@ -17,7 +17,7 @@ from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
 from millstream.mill.manifest import Manifest
 from millstream.mill.place import Place
-from millstream.mill.tasks import Duplicate, encode_task
+from millstream.mill.working.tasks import Duplicate, encode_task
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 
@@ -27,13 +27,13 @@ import sqlalchemy as sa
 from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec, open_store
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.copying.duplicator import DuplicationProcessor
 from millstream.mill.errors import NoAnswerError
 from millstream.mill.manifest import Manifest
-from millstream.mill.processor import Registry, Sink
+from millstream.mill.working.processor import Registry, Sink
 from millstream.mill.providers import Providers
-from millstream.mill.tasks import Duplicate
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.working.tasks import Duplicate
+from millstream.mill.working.workers import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 

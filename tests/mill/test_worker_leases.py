@@ -10,14 +10,14 @@ from mill_workers import DEADLINE, Scripted, manager, task
 
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec
-from millstream.mill.bit_log import BitLog
-from millstream.mill.checker import BitCheckProcessor, Checker
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.checker import BitCheckProcessor, Checker
 from millstream.mill.manifest import Event
 from millstream.mill.place import Place
-from millstream.mill.processor import Registry, Result, Sink
-from millstream.mill.settling import Tally
-from millstream.mill.tasks import BitCheck, QueueName, Repair, Task, decode_task, encode_task
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.working.processor import Registry, Result, Sink
+from millstream.mill.working.settling import Tally
+from millstream.mill.working.tasks import BitCheck, QueueName, Repair, Task, decode_task, encode_task
+from millstream.mill.working.workers import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 
 

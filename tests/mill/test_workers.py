@@ -13,10 +13,10 @@ from millstream.core.clock import SystemClock, VirtualClock
 from millstream.core.sql import SqlBusyError
 from millstream.log import LogSpec
 from millstream.mill.manifest import Event
-from millstream.mill.processor import Registry, Result, Sink
-from millstream.mill.settling import Tally
-from millstream.mill.tasks import BitCheck
-from millstream.mill.workers import RESERVE, TAKE, WorkerManager, WorkerSettings
+from millstream.mill.working.processor import Registry, Result, Sink
+from millstream.mill.working.settling import Tally
+from millstream.mill.working.tasks import BitCheck
+from millstream.mill.working.workers import RESERVE, TAKE, WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 from millstream.testing.waiting import until
 

@@ -23,7 +23,7 @@ from millstream.batching import BatchConfig
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.mill.manifest import Event, Manifest
-from millstream.mill.policy import Pair
+from millstream.mill.policies.policy import Pair
 from millstream.node import Node
 from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.audit import audit_anchors

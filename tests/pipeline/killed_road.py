@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from millstream.batching import BatchConfig
 from millstream.log import LogSpec
 from millstream.mill.manifest import Manifest
-from millstream.mill.policy import Pair
+from millstream.mill.policies.policy import Pair
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.failures import explained

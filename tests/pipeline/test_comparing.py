@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.mill.differences import Difference, compare
-from millstream.mill.policy import Pair
+from millstream.mill.copying.differences import Difference, compare
+from millstream.mill.policies.policy import Pair
 from millstream.pipeline.jobs.comparing import (
     DIFFERENCE_SCHEMA,
     RECORDED_SCHEMA,

@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.manifest import CheckResult, Event, Manifest
-from millstream.mill.report import ReportResult
+from millstream.mill.reports.report import ReportResult
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.due import HOUR, SOLE, DueRule
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
-from millstream.mill.differences import Difference, survey
+from millstream.mill.copying.differences import Difference, survey
+from millstream.mill.copying.planning import plan_space_duplication
 from millstream.mill.manifest import Event, Manifest
-from millstream.mill.policy import Pair
-from millstream.mill.producer import plan_space_duplication
+from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
-from millstream.mill.tasks import Duplicate, decode_task
+from millstream.mill.working.tasks import Duplicate, decode_task
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.duplication import Planned, copies_cut_short, copy_missing, enqueue, plan_duplication

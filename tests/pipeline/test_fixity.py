@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.mill.bitcheck import Answer
+from millstream.mill.checking.bitcheck import Answer
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.bins import bin_name
 from millstream.pipeline.jobs.fixity import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part

@@ -19,9 +19,9 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.manifest import Event, Manifest
-from millstream.mill.report import Report, ReportResult
+from millstream.mill.reports.report import Report, ReportResult
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.jobs.bins import bin_name
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity

@@ -22,9 +22,9 @@ from millstream.batching.messages import event_of
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
-from millstream.mill.differences import survey
+from millstream.mill.copying.differences import survey
 from millstream.mill.manifest import Event, Manifest
-from millstream.mill.policy import Pair
+from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.node import Node
 from millstream.settings import Settings

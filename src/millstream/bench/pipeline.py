@@ -240,7 +240,7 @@ class Work:
         return sample(size / 1e6)
 
     def _plan(self, count: int) -> Sample:
-        from millstream.mill.policy import Pair
+        from millstream.mill.policies.policy import Pair
         from millstream.pipeline.jobs.comparing import compare_copies
 
         folder, target = self._folder / f"listing-{count}", self._folder / self._new("plan")

@@ -8,7 +8,7 @@ import click
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import HELD
-from millstream.mill.brake import Hold
+from millstream.mill.copying.brake import Hold
 from millstream.node import Node
 from millstream.settings import Settings
 

@@ -11,10 +11,10 @@ from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_progress import print_tally, progress_bar, work_off
 from millstream.cli.mill_report import print_report
 from millstream.cli.mill_spaces import chosen_spaces
-from millstream.mill.checker import Checked
-from millstream.mill.report import Report, ReportResult
-from millstream.mill.sweep import check_space
-from millstream.mill.tasks import QueueName, encode_task
+from millstream.mill.checking.checker import Checked
+from millstream.mill.checking.sweep import check_space
+from millstream.mill.reports.report import Report, ReportResult
+from millstream.mill.working.tasks import QueueName, encode_task
 from millstream.node import Node
 from millstream.settings import Settings
 

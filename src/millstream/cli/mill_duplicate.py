@@ -9,9 +9,9 @@ import click
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_progress import print_tally, progress_bar, work_off
+from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.forgetting import forget_items
-from millstream.mill.producer import duplication_rounds, plan_space_duplication
-from millstream.mill.tasks import QueueName
+from millstream.mill.working.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
 

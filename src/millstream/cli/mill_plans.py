@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from millstream.cli.common import print_json, size_text
-from millstream.mill.differences import Plan
+from millstream.mill.copying.differences import Plan
 
 HELD = 5
 """The exit code where something waits for an approval."""

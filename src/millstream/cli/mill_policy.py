@@ -9,13 +9,13 @@ import msgspec
 
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import print_plan, print_total
-from millstream.mill.differences import Plan
-from millstream.mill.policy import Policy, encode_policy, policy_file
-from millstream.mill.policy_lint import lint_policy
-from millstream.mill.policy_places import MAX_BYTES
-from millstream.mill.policy_repository import Policies
-from millstream.mill.policy_saving import read_policy, save_policy, version_of, withdraw_policy
-from millstream.mill.producer import duplication_rounds, plan_space_duplication
+from millstream.mill.copying.differences import Plan
+from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
+from millstream.mill.policies.lint import lint_policy
+from millstream.mill.policies.places import MAX_BYTES
+from millstream.mill.policies.policy import Policy, encode_policy, policy_file
+from millstream.mill.policies.repository import Policies
+from millstream.mill.policies.saving import read_policy, save_policy, version_of, withdraw_policy
 from millstream.node import Node
 from millstream.settings import Settings
 

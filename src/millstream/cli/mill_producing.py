@@ -11,7 +11,7 @@ from millstream.cli.log_lines import explain
 from millstream.cli.mill_plans import held_lines
 from millstream.cli.mill_produce import left_out
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.audit_export import AuditExport
+from millstream.mill.auditing.export import AuditExport
 from millstream.mill.looping.loop import Loop, Outcome
 from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.node import Node

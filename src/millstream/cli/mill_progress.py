@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from millstream.cli.common import is_terminal, print_json
 from millstream.core.clock import Clock, SystemClock
-from millstream.mill.tasks import QueueName
-from millstream.mill.workers import Tally
+from millstream.mill.working.tasks import QueueName
+from millstream.mill.working.workers import Tally
 from millstream.node import Node
 
 EVERY = 60.0

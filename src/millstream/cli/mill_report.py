@@ -12,10 +12,10 @@ import msgspec
 from millstream.cli.common import data_options, json_option, print_json, size_text
 from millstream.cli.mill_spaces import chosen_spaces
 from millstream.core.durable import write_durably
-from millstream.mill.report import Report, ReportResult, report_lines
-from millstream.mill.report_page import age_text, overview
-from millstream.mill.statistics import store_sizes
-from millstream.mill.tasks import QueueName, StorageStatistics, encode_task
+from millstream.mill.reports.page import age_text, overview
+from millstream.mill.reports.report import Report, ReportResult, report_lines
+from millstream.mill.reports.statistics import store_sizes
+from millstream.mill.working.tasks import QueueName, StorageStatistics, encode_task
 from millstream.node import Node
 from millstream.settings import Settings
 

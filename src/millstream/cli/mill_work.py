@@ -17,10 +17,10 @@ import msgspec
 from millstream.cli.common import data_options, json_option, log_options
 from millstream.cli.mill_producing import producing
 from millstream.cli.mill_progress import WorkStatus, print_tally
-from millstream.mill.monitor import Monitor, serve_figures
-from millstream.mill.tasks import QueueName
-from millstream.mill.worker_pools import ALL, queues_of
-from millstream.mill.workers import Tally, WorkerManager
+from millstream.mill.working.monitor import Monitor, serve_figures
+from millstream.mill.working.pools import ALL, queues_of
+from millstream.mill.working.tasks import QueueName
+from millstream.mill.working.workers import Tally, WorkerManager
 from millstream.node import Node
 from millstream.settings import Settings
 

@@ -23,7 +23,7 @@ from millstream.cli.pipeline_verify import verify_command
 from millstream.cli.pipeline_warm import warm_command
 from millstream.cli.spark_options import master_option
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.report import Report, ReportResult
+from millstream.mill.reports.report import Report, ReportResult
 from millstream.node import Node
 from millstream.settings import Settings
 

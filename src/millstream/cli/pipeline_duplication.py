@@ -14,11 +14,11 @@ from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
-from millstream.mill.differences import Plan
-from millstream.mill.policy import Pair
-from millstream.mill.producer import duplication_rounds, put_space
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import QueueName
+from millstream.mill.copying.differences import Plan
+from millstream.mill.copying.planning import duplication_rounds, put_space
+from millstream.mill.copying.recorder import record_space
+from millstream.mill.policies.policy import Pair
+from millstream.mill.working.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores.audit import AuditedStore

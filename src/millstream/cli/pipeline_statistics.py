@@ -10,7 +10,7 @@ from millstream.cli.common import data_options, json_option, print_json, size_te
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.core.clock import MICROSECONDS
-from millstream.mill.statistics import SpaceSize
+from millstream.mill.reports.statistics import SpaceSize
 from millstream.node import Node
 from millstream.settings import Settings
 

@@ -15,12 +15,12 @@ from millstream.cli.mill_producing import producing
 from millstream.cli.mill_work import run_pools, wake_others, watching
 from millstream.core.collector import Collector
 from millstream.core.errors import MillstreamError
-from millstream.mill.worker_pools import queues_of
+from millstream.mill.working.pools import queues_of
 
 if TYPE_CHECKING:
     from millstream.batching.ticks import Ticker
     from millstream.log import Writer
-    from millstream.mill.workers import Tally, WorkerManager
+    from millstream.mill.working.workers import Tally, WorkerManager
     from millstream.node import Node
     from millstream.settings import IngestRole, RelayRole
 

@@ -14,7 +14,7 @@ from millstream.console.formatting import ago
 from millstream.console.page import Call, Pages, body_of, done
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import NotFoundError
-from millstream.mill.coverage import SpaceCoverage
+from millstream.mill.reports.coverage import SpaceCoverage
 from millstream.rest.views import integrity
 
 MOST_SQUARES = 400

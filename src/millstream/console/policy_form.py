@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from millstream.console.page import Call
-from millstream.mill.policy import Pair, Policy
+from millstream.mill.policies.policy import Pair, Policy
 
 SHOWN = 40
 """Spaces of their own, and ignored ones, that a form shows at a time."""

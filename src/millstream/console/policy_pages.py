@@ -16,9 +16,9 @@ from millstream.console.policy_form import PolicyForm, changed_form, number_of, 
 from millstream.console_settings import Role
 from millstream.core.errors import NotFoundError
 from millstream.mill.errors import PolicyError
-from millstream.mill.policy import Policy, policy_text
-from millstream.mill.policy_changes import PolicyChange, changes_between, put_over
-from millstream.mill.policy_saving import ABSENT, PolicyConflictError, history, version_of
+from millstream.mill.policies.changes import PolicyChange, changes_between, put_over
+from millstream.mill.policies.policy import Policy, policy_text
+from millstream.mill.policies.saving import ABSENT, PolicyConflictError, history, version_of
 from millstream.mill.providers import is_system
 from millstream.rest.access import ForbiddenError
 from millstream.rest.views import policies, system

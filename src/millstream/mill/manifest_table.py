@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import sqlalchemy as sa
 
-from millstream.mill.bitcheck import ManifestAction, Verdict
+from millstream.mill.checking.bitcheck import ManifestAction, Verdict
 
 MANIFEST_SCHEMA = pa.schema(
     [

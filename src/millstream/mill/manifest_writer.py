@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from millstream.core.sql import insert_rows
-from millstream.mill.bitcheck import ManifestAction, Verdict
+from millstream.mill.checking.bitcheck import ManifestAction, Verdict
 from millstream.mill.joining import groups
 from millstream.mill.manifest_table import CheckResult, Event
 from millstream.mill.manifest_table import manifest_table as _manifest

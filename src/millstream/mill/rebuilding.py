@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import msgspec
 
-from millstream.mill.audit_log import AuditLog
-from millstream.mill.audit_trail import AuditTrail
-from millstream.mill.auditor import manifest_event
-from millstream.mill.bit_log import BitLog
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.auditing.audit_log import AuditLog
+from millstream.mill.auditing.auditor import manifest_event
+from millstream.mill.auditing.trail import AuditTrail
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.bitcheck import Verdict
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.joining import groups, outer_join
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
 from millstream.mill.place import Place
 from millstream.mill.providers import Providers
-from millstream.mill.recorder import record_space
 from millstream.stores.audit import AuditAction, AuditEvent, Outbox
 
 _GROUP = 1000

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
-from millstream.mill.policy_saving import PolicyConflictError
+from millstream.mill.policies.saving import PolicyConflictError
 from millstream.rest.access import AccessError, ForbiddenError, ForgedError, GuessingError
 from millstream.rest.bodies import answer, read_body, refusal
 from millstream.rest.description import PREFIX, describe

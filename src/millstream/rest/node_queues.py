@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.log import LogSpec
-from millstream.mill.tasks import QueueName
+from millstream.mill.working.tasks import QueueName
 from millstream.node import Node
 from millstream.queue import Cause, DeadLetters, DeadTask, Depth, LogWorkQueue, QueueView, WorkQueue
 

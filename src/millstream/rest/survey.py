@@ -16,8 +16,8 @@ from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.states import JournalTotals
 from millstream.core.errors import MillstreamError
 from millstream.log import Log, LogInfo
-from millstream.mill.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.mill.manifest import ManifestRow
+from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.rest.figures import AnchorFigures, BatchFigures, CheckFigures, CopyFigures, LogFigures
 from millstream.rest.holdings import Holdings
 

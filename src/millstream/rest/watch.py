@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
-from millstream.mill.alarms import Alarm, Alarms
-from millstream.mill.scaling import POOLS, PoolScaler
-from millstream.mill.tasks import QueueName
+from millstream.mill.working.alarms import Alarm, Alarms
+from millstream.mill.working.scaling import POOLS, PoolScaler
+from millstream.mill.working.tasks import QueueName
 from millstream.queue import Depth
 from millstream.rest.faults import find_faults
 from millstream.rest.figures import Overview, QueueAlarm, QueueFigures, QueueSample, Sample

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from millstream.bench.mill.workshop import COPY, PAIR, SOURCE
 from millstream.core.clock import SystemClock
+from millstream.mill.copying.planning import plan_space_duplication
 from millstream.mill.manifest import Event, Manifest
-from millstream.mill.producer import plan_space_duplication
 from millstream.mill.providers import Providers
 from millstream.stores import Entry, MemoryStore, Store
 

@@ -17,27 +17,27 @@ import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, open_store
-from millstream.mill.audit_log import AuditLog
-from millstream.mill.audit_queue import AuditQueue
-from millstream.mill.audit_trail import AuditTrail
-from millstream.mill.auditor import AuditProcessor
-from millstream.mill.bit_log import BitLog
-from millstream.mill.check_writer import CheckWriter
-from millstream.mill.checker import Checker
-from millstream.mill.differences import Plan
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.auditing.audit_log import AuditLog
+from millstream.mill.auditing.audit_queue import AuditQueue
+from millstream.mill.auditing.auditor import AuditProcessor
+from millstream.mill.auditing.trail import AuditTrail
+from millstream.mill.checking.bit_log import BitLog
+from millstream.mill.checking.check_writer import CheckWriter
+from millstream.mill.checking.checker import Checker
+from millstream.mill.checking.sweep import check_space
+from millstream.mill.copying.differences import Plan
+from millstream.mill.copying.duplicator import DuplicationProcessor
+from millstream.mill.copying.planning import plan_space_duplication
+from millstream.mill.copying.recorder import record_space
 from millstream.mill.joining import groups
 from millstream.mill.manifest import Manifest
-from millstream.mill.policy import Pair
-from millstream.mill.policy_repository import Policies
-from millstream.mill.processor import Registry, Sink
-from millstream.mill.producer import plan_space_duplication
+from millstream.mill.policies.policy import Pair
+from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
-from millstream.mill.recorder import record_space
-from millstream.mill.report import ReportResult, SpaceTally
-from millstream.mill.sweep import check_space
-from millstream.mill.tasks import Audit, Duplicate, QueueName
-from millstream.mill.workers import WorkerManager, WorkerSettings
+from millstream.mill.reports.report import ReportResult, SpaceTally
+from millstream.mill.working.processor import Registry, Sink
+from millstream.mill.working.tasks import Audit, Duplicate, QueueName
+from millstream.mill.working.workers import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.stores import ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, Outbox

@@ -12,12 +12,12 @@ import msgspec
 from millstream.core.durable import write_durably
 from millstream.demo.errors import DemoError
 from millstream.demo.road import Done, Walk
-from millstream.mill.policy import policy_file
-from millstream.mill.policy_repository import ACCOUNTS_FILE
-from millstream.mill.producer import plan_space_duplication
-from millstream.mill.recorder import record_space
-from millstream.mill.tasks import QueueName
-from millstream.mill.workers import Tally
+from millstream.mill.copying.planning import plan_space_duplication
+from millstream.mill.copying.recorder import record_space
+from millstream.mill.policies.policy import policy_file
+from millstream.mill.policies.repository import ACCOUNTS_FILE
+from millstream.mill.working.tasks import QueueName
+from millstream.mill.working.workers import Tally
 from millstream.queue import WorkQueue
 from millstream.stores import CAS_SPACE, AlreadyExistsError, Store, all_entries
 

@@ -13,7 +13,7 @@ from millstream.core.durable import write_durably
 from millstream.demo.errors import DemoError
 from millstream.demo.road import Done, Walk
 from millstream.demo.stages.copies import COPIES, FILES_SPACE, SPACES
-from millstream.mill.tasks import QueueName, Repair, encode_task
+from millstream.mill.working.tasks import QueueName, Repair, encode_task
 from millstream.node import Node
 from millstream.pipeline.jobs.integrity import run_integrity
 from millstream.pipeline.jobs.report import Judged, SpaceSweep, run_report

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.core.clock import Clock
+from millstream.mill.checking.sweep import is_lately_verified, listed_or_known
 from millstream.mill.looping.loop import Bite, Failure
 from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.looping.spaces import list_spaces
 from millstream.mill.looping.state import AnyMorsel
 from millstream.mill.manifest import Manifest
 from millstream.mill.providers import Providers, is_system
-from millstream.mill.sweep import is_lately_verified, listed_or_known
-from millstream.mill.tasks import BitCheck, BitReport, encode_task
+from millstream.mill.working.tasks import BitCheck, BitReport, encode_task
 from millstream.queue.protocol import WorkQueue
 
 GROUP = 1000

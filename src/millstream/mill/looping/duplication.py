@@ -12,16 +12,16 @@ from itertools import chain, islice, zip_longest
 
 import msgspec
 
-from millstream.mill.brake import Brake
-from millstream.mill.differences import Difference, Plan, differences, survey
+from millstream.mill.copying.brake import Brake
+from millstream.mill.copying.differences import Difference, Plan, differences, survey
+from millstream.mill.copying.planning import GROUP, put_deletes, put_items, put_space
 from millstream.mill.looping.loop import Bite, Failure
 from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.looping.spaces import list_spaces
 from millstream.mill.looping.state import AnyMorsel
 from millstream.mill.manifest import Manifest
-from millstream.mill.policy import Pair, Policy
-from millstream.mill.policy_repository import Policies
-from millstream.mill.producer import GROUP, put_deletes, put_items, put_space
+from millstream.mill.policies.policy import Pair, Policy
+from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
 from millstream.queue.protocol import WorkQueue
 

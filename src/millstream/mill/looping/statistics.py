@@ -10,8 +10,8 @@ from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.mill.looping.state import AnyMorsel
 from millstream.mill.manifest import Manifest
 from millstream.mill.providers import is_system
-from millstream.mill.statistics import Statistics
-from millstream.mill.tasks import StorageStatistics, encode_task
+from millstream.mill.reports.statistics import Statistics
+from millstream.mill.working.tasks import StorageStatistics, encode_task
 from millstream.queue.protocol import WorkQueue
 
 GROUP = 1000

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.mill.differences import Difference, compare
+from millstream.mill.copying.differences import Difference, compare
 from millstream.mill.manifest import MANIFEST_SCHEMA
-from millstream.mill.policy import Pair
+from millstream.mill.policies.policy import Pair
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA
 from millstream.pipeline.jobs.rowgroups import RowGroup, Span, cut_spans, deal, read_span, row_groups
 from millstream.pipeline.schema import spark_schema
@@ -32,7 +32,7 @@ DIFFERENCE_SCHEMA = pa.schema(
         pa.field("replaces", pa.bool_(), nullable=False),
     ]
 )
-"""One row an item that is not the same at both ends (:class:`millstream.mill.differences.Found`)."""
+"""One row an item that is not the same at both ends (:class:`millstream.mill.copying.differences.Found`)."""
 
 RECORDED_SCHEMA = pa.schema(
     [MANIFEST_SCHEMA.field(name) for name in ("store", "content_id", "sha256", "modified", "deleted")]
@@ -122,8 +122,8 @@ def join_ends(source: pa.Table, copy: pa.Table, row: pa.Table, copied: pa.Table)
 def is_same(joined: pa.Table) -> Any:
     """Whether an item is surely the same at both ends, by the columns of :func:`join_ends`.
 
-    It repeats one row of :func:`millstream.mill.differences.compare`, so that of what is the same, which is nearly all,
-    no object is made.
+    It repeats one row of :func:`millstream.mill.copying.differences.compare`, so that of what is the same, which is
+    nearly all, no object is made.
     """
     unchanged = pc.or_kleene(pc.is_null(joined["modified"]), pc.less_equal(joined["modified"], joined["row_modified"]))
     alike = [pc.equal(joined["size"], joined["copy_size"]), pc.equal(joined["row_sha256"], joined["copied_sha256"])]

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
 from millstream.core.errors import MillstreamError
-from millstream.mill.duplicator import DuplicationProcessor
+from millstream.mill.copying.duplicator import DuplicationProcessor
 from millstream.mill.manifest import Event, Manifest
-from millstream.mill.policy import Pair
+from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
-from millstream.mill.tasks import Duplicate
+from millstream.mill.working.tasks import Duplicate
 from millstream.pipeline.jobs.bins import Work, fill_bin
 from millstream.stores import open_provider
 

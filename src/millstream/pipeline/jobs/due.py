@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 
 from millstream.core.durable import replacing
-from millstream.mill.bitcheck import Verdict
+from millstream.mill.checking.bitcheck import Verdict
 from millstream.pipeline.errors import PipelineInputError
 
 HOUR = 3_600_000_000

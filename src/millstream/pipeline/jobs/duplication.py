@@ -22,10 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.durable import replacing
-from millstream.mill.differences import EXAMPLES, Difference, Plan
+from millstream.mill.copying.differences import EXAMPLES, Difference, Plan
+from millstream.mill.copying.planning import GROUP, put_items
 from millstream.mill.manifest import Manifest
-from millstream.mill.policy import Pair
-from millstream.mill.producer import GROUP, put_items
+from millstream.mill.policies.policy import Pair
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.bins import (
     BIN_BYTES,

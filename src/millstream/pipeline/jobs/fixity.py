@@ -16,7 +16,7 @@ import pyarrow as pa
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import NotFoundError
 from millstream.core.retry import NO_RETRY, RetryPolicy
-from millstream.mill.bitcheck import Answer
+from millstream.mill.checking.bitcheck import Answer
 from millstream.pipeline.jobs.bins import Work, fill_bin
 from millstream.stores import Digests, Store, StoreError, hash_stream, open_provider
 

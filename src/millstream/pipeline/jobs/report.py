@@ -1,7 +1,8 @@
 """The job ``report``: what the facts of a sweep mean, item by item and space by space.
 
-The outcomes come from the same pure table that the mill's workers use (:func:`millstream.mill.bitcheck.decide`). The
-driver gets the results as a stream for the manifest, the findings for repair, and a tally a space for its report.
+The outcomes come from the same pure table that the mill's workers use
+(:func:`millstream.mill.checking.bitcheck.decide`). The driver gets the results as a stream for
+the manifest, the findings for repair, and a tally a space for its report.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.mill.bitcheck import ManifestAction, Observation, Outcome, Verdict, decide, is_fresh
+from millstream.mill.checking.bitcheck import ManifestAction, Observation, Outcome, Verdict, decide, is_fresh
 from millstream.mill.manifest import CheckResult
-from millstream.mill.report import Report, SpaceTally, build_report
+from millstream.mill.reports.report import Report, SpaceTally, build_report
 from millstream.pipeline.jobs.due import Left
 from millstream.pipeline.jobs.fixity import FACT_SCHEMA
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
@@ -87,7 +88,7 @@ class Judged(msgspec.Struct, frozen=True):
         """A report for each (store, space), sorted, not yet chained to the one before; none where nothing was due.
 
         The results *overtaken* stand in the place of those that the sweep has of the same items
-        (:func:`millstream.mill.overtaken.check_overtaken`).
+        (:func:`millstream.mill.checking.overtaken.check_overtaken`).
         """
         return _space_sweeps(self, {_place(result): result for result in overtaken})
 

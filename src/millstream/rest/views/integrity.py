@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.core.errors import NotFoundError
-from millstream.mill.brake import Hold
-from millstream.mill.coverage import SpaceCoverage
+from millstream.mill.copying.brake import Hold
 from millstream.mill.manifest import ManifestRow
-from millstream.mill.repair_log import RepairEvent
-from millstream.mill.report import Report
+from millstream.mill.repairing.repair_log import RepairEvent
+from millstream.mill.reports.coverage import SpaceCoverage
+from millstream.mill.reports.report import Report
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
 

@@ -11,13 +11,22 @@ import msgspec
 
 from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError, NotFoundError
+from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.errors import PolicyError
-from millstream.mill.policy import Pair, Policy, Warned, encode_policy, parse_accounts, policy_file, policy_text
-from millstream.mill.policy_changes import PolicyChange, changes_between
-from millstream.mill.policy_lint import lint_policy
-from millstream.mill.policy_places import MAX_BYTES
-from millstream.mill.policy_repository import ACCOUNTS_FILE, Policies, check_account
-from millstream.mill.policy_saving import (
+from millstream.mill.policies.changes import PolicyChange, changes_between
+from millstream.mill.policies.lint import lint_policy
+from millstream.mill.policies.places import MAX_BYTES
+from millstream.mill.policies.policy import (
+    Pair,
+    Policy,
+    Warned,
+    encode_policy,
+    parse_accounts,
+    policy_file,
+    policy_text,
+)
+from millstream.mill.policies.repository import ACCOUNTS_FILE, Policies, check_account
+from millstream.mill.policies.saving import (
     history,
     read_policy,
     save_policy,
@@ -25,7 +34,6 @@ from millstream.mill.policy_saving import (
     version_of,
     withdraw_policy,
 )
-from millstream.mill.producer import duplication_rounds, plan_space_duplication
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Listing, Name, Number
 

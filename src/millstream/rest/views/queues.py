@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
-from millstream.mill.tasks import MAX_TASK_BYTES, QueueName, decode_task
+from millstream.mill.working.tasks import MAX_TASK_BYTES, QueueName, decode_task
 from millstream.queue import Cause, DeadTask
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number

@@ -1,0 +1,1 @@
+"""Bit integrity: the sources asked, the table that decides, and what is written down."""

@@ -1,0 +1,133 @@
+"""Reading the policies of all accounts, all or none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from millstream.core.clock import Clock
+from millstream.mill.errors import PolicyError
+from millstream.mill.policies.places import MAX_BYTES, FolderPlace, PolicyPlace, SpacePlace
+from millstream.mill.policies.policy import (
+    Pair,
+    Policy,
+    Spots,
+    Warned,
+    locate_policy,
+    parse_accounts,
+    parse_policy,
+    policy_file,
+)
+from millstream.stores.protocol import Store, StoreError
+
+ACCOUNTS_FILE = "duplication-accounts.json"
+REFRESH_SECONDS = 60.0
+"""How long a worker goes by the policies that it has read."""
+
+_log = logging.getLogger(__name__)
+
+
+class Policies(msgspec.Struct, frozen=True):
+    """The policies of all accounts, what to warn of in each, and where its parts stand, by account."""
+
+    by_account: Mapping[str, Policy] = {}
+    warnings: Mapping[str, list[Warned]] = {}
+    spots: Mapping[str, Spots] = {}
+
+    def asks(self, space: str, pair: Pair) -> bool:
+        """Whether the policy of any account asks that *space* is copied between the stores of *pair*."""
+        return any(pair in policy.lookup(space) for policy in self.by_account.values())
+
+    def sources(self, space: str) -> frozenset[str]:
+        """The stores that are sources of *space* in any account and destinations of it in none."""
+        pairs = [pair for policy in self.by_account.values() for pair in policy.lookup(space)]
+        return frozenset(pair.source for pair in pairs) - {pair.destination for pair in pairs}
+
+
+class PolicyRepository:
+    """Reads the policy files at *place*. Use :meth:`in_folder` or :meth:`in_store`."""
+
+    def __init__(self, place: PolicyPlace) -> None:
+        self.place = place
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> PolicyRepository:
+        """The policy files in a local *folder*."""
+        return cls(FolderPlace(folder))
+
+    @classmethod
+    def in_store(cls, store: Store, space: str) -> PolicyRepository:
+        """The policy files in *space* of *store*."""
+        return cls(SpacePlace(store, space))
+
+    def load(self) -> Policies:
+        """Every policy of the accounts list, all or none; no accounts list means no policies.
+
+        Raises :class:`PolicyError` that names the file, line and column. So one broken file never leaves a part of
+        the policies in force.
+        """
+        listed = self._text(ACCOUNTS_FILE)
+        if listed is None:
+            return Policies()
+        policies, warnings, spots = {}, {}, {}
+        for account in parse_accounts(listed, ACCOUNTS_FILE):
+            text = self._policy_text(account)
+            policies[account], warnings[account] = parse_policy(text, account)
+            spots[account] = locate_policy(text, account)
+        return Policies(policies, warnings, spots)
+
+    def _policy_text(self, account: str) -> str:
+        check_account(account)
+        name = policy_file(account)
+        text = self._text(name)
+        if text is None:
+            raise PolicyError(f"{ACCOUNTS_FILE} lists {account!r}, and there is no {name} in {self.place.where}")
+        return text
+
+    def _text(self, name: str) -> str | None:
+        data = self.place.read(name)
+        if data is None:
+            return None
+        if len(data) > MAX_BYTES:
+            raise PolicyError(f"{name} in {self.place.where} is larger than {MAX_BYTES:,} bytes: no policy is")
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise PolicyError(f"{name} in {self.place.where} is not UTF-8 text: {error}") from error
+
+
+class Refreshed:
+    """The policies of *repository*, read again when they are older than *seconds*. Thread-safe.
+
+    What cannot be read then keeps the ones that are in force, and is logged; only the first reading may fail.
+    """
+
+    def __init__(self, repository: PolicyRepository, clock: Clock, seconds: float = REFRESH_SECONDS) -> None:
+        self._repository, self._clock, self._seconds = repository, clock, seconds
+        self._lock = threading.Lock()
+        self._policies: Policies | None = None
+        self._read_at = 0.0
+
+    def __call__(self) -> Policies:
+        """The policies as they were *seconds* ago or later. Raises :class:`PolicyError` where none were read so far."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._policies is None:
+                self._policies, self._read_at = self._repository.load(), now
+            elif now - self._read_at >= self._seconds:
+                self._read_at = now
+                try:
+                    self._policies = self._repository.load()
+                except (PolicyError, StoreError) as error:
+                    _log.warning("the duplication policies of before stay in force: %s", error)
+            return self._policies
+
+
+def check_account(account: str) -> None:
+    """Raise :class:`PolicyError` where *account* cannot be a part of a file's name."""
+    if not account or any(sign in account for sign in "/\\\0") or account.startswith("."):
+        raise PolicyError(f"{account!r} is no name of an account: it holds a slash, begins with a dot, or is empty")

@@ -1,0 +1,1 @@
+"""What can be said of a space, and believed: reports, coverage, statistics."""

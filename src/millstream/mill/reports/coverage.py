@@ -1,0 +1,71 @@
+"""How well the copies are covered by checks: by store and space, and what was found, in one pass over the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.mill.checking.bitcheck import Verdict
+from millstream.mill.manifest import ManifestRow, manifest_table
+
+
+class SpaceCoverage(msgspec.Struct, frozen=True):
+    """The live items of one space in one store, and how many of them the last checks found good, bad, or never saw.
+
+    ``oldest_check`` is when the item was checked that was not checked for longest, ``newest_check`` the last check of
+    all (microseconds, None where nothing was checked). ``failed`` counts items whose last check found a fault,
+    ``missing`` those of them that are not there.
+    """
+
+    store: str
+    space: str
+    items: int
+    bytes: int
+    checked: int
+    verified: int
+    failed: int
+    missing: int
+    oldest_check: int | None
+    newest_check: int | None
+
+    @property
+    def coverage(self) -> float:
+        """The share of the items that was ever checked; 1 where there are none."""
+        return self.checked / self.items if self.items else 1.0
+
+
+def coverage_of(engine: sa.Engine) -> Sequence[SpaceCoverage]:
+    """Every space of every store that has live items, by store and space."""
+    row, count = manifest_table.c, sa.func.count
+    failed = row.outcome == Verdict.FAILURE.value
+    query = (
+        sa.select(
+            row.store,
+            row.space,
+            count(),
+            sa.func.coalesce(sa.func.sum(row.size), 0),
+            count(row.checked_at),
+            count(sa.case((row.outcome == Verdict.SUCCESS.value, 1))),
+            count(sa.case((failed, 1))),
+            count(sa.case((row.missing, 1))),
+            sa.func.min(row.checked_at),
+            sa.func.max(row.checked_at),
+        )
+        .where(row.deleted.is_(False))
+        .group_by(row.store, row.space)
+        .order_by(row.store, row.space)
+    )
+    with engine.connect() as connection:
+        return [SpaceCoverage(*values) for values in connection.execute(query)]
+
+
+def findings_of(engine: sa.Engine, limit: int) -> Sequence[ManifestRow]:
+    """Up to *limit* items whose last check found a fault or came to no end, by store, space and id."""
+    row = manifest_table.c
+    bad = row.outcome.not_in([Verdict.SUCCESS.value, Verdict.IGNORE.value])
+    query = sa.select(manifest_table).where(row.deleted.is_(False), row.outcome.is_not(None), bad)
+    query = query.order_by(row.store, row.space, row.content_id).limit(limit)
+    with engine.connect() as connection:
+        return [ManifestRow(*values) for values in connection.execute(query)]

@@ -1,0 +1,125 @@
+"""Storage statistics: items and bytes of each space over time, as the manifest has them (reference mill §1.10)."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.core.clock import MICROSECONDS
+from millstream.core.sql import make_tables
+from millstream.mill.manifest import Manifest
+from millstream.mill.providers import Providers
+from millstream.mill.working.processor import Result
+from millstream.mill.working.tasks import StorageStatistics
+
+_metadata = sa.MetaData()
+
+_statistics = sa.Table(
+    "mill_statistics",
+    _metadata,
+    sa.Column("store", sa.Text, primary_key=True),
+    sa.Column("space", sa.Text, primary_key=True),
+    sa.Column("at", sa.BigInteger, primary_key=True),
+    sa.Column("items", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+
+class Period(enum.IntEnum):
+    """Over how long figures are averaged, in seconds."""
+
+    DAY = 24 * 3600
+    WEEK = 7 * 24 * 3600
+
+
+class SpaceSize(msgspec.Struct, frozen=True):
+    """How much a space of a store held at ``at`` (microseconds since the epoch, UTC); averages are rounded down."""
+
+    store: str
+    space: str
+    at: int
+    items: int
+    bytes: int
+
+
+class StoreSize(msgspec.Struct, frozen=True):
+    """How much a store held when its spaces were last counted, and the ``most_bytes`` that it may hold."""
+
+    store: str
+    items: int
+    bytes: int
+    most_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Of what it may hold; 1 is all of it."""
+        return self.bytes / self.most_bytes
+
+    @property
+    def over(self) -> bool:
+        """Whether it holds more than it may."""
+        return self.bytes > self.most_bytes
+
+
+def store_sizes(sizes: Iterable[SpaceSize], limits: Mapping[str, int]) -> Sequence[StoreSize]:
+    """The sizes of the stores that *limits* (bytes by store, 0 for none) names, those that are over theirs first."""
+    items, size = Counter[str](), Counter[str]()
+    for one in sizes:
+        items[one.store] += one.items
+        size[one.store] += one.bytes
+    found = [StoreSize(store, items[store], size[store], most) for store, most in limits.items() if most]
+    return sorted(found, key=lambda store: (not store.over, store.store))
+
+
+class Statistics:
+    """The sizes of spaces in the database of *engine*; the table is made where it is absent. Thread-safe."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        make_tables(engine, _metadata)
+
+    def add(self, size: SpaceSize) -> None:
+        """Keep *size*; durable when this returns."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(_statistics).prefix_with("OR REPLACE"), [msgspec.to_builtins(size)])
+
+    def latest(self, store: str | None = None) -> Sequence[SpaceSize]:
+        """The last size of every space, of one *store* or of all, sorted."""
+        row = _statistics.c
+        columns: tuple[Any, ...] = (row.store, row.space, sa.func.max(row.at), row["items"], row.bytes)
+        query = sa.select(*columns).group_by(row.store, row.space).order_by(row.store, row.space)
+        return self._read(query if store is None else query.where(row.store == store))
+
+    def averages(self, store: str, space: str, period: Period) -> Sequence[SpaceSize]:
+        """The mean size of a space in each period that has figures, the oldest first; ``at`` is when it began."""
+        row, length = _statistics.c, int(period) * MICROSECONDS
+        began = row.at // length * length
+        columns: tuple[Any, ...] = (row.store, row.space, began, sa.func.avg(row["items"]), sa.func.avg(row.bytes))
+        query = sa.select(*columns).where(row.store == store, row.space == space).group_by(began).order_by(began)
+        return self._read(query)
+
+    def _read(self, query: sa.Select[Any]) -> Sequence[SpaceSize]:
+        with self._engine.connect() as connection:
+            rows = connection.execute(query)
+            return [SpaceSize(store, space, int(at), int(items), int(size)) for store, space, at, items, size in rows]
+
+
+class StatisticsProcessor:
+    """Takes :class:`StorageStatistics` tasks to their end."""
+
+    def __init__(self, manifest: Manifest, statistics: Statistics, providers: Providers) -> None:
+        self._manifest = manifest
+        self._statistics = statistics
+        self._clock = providers.clock
+
+    def process(self, task: StorageStatistics, attempt: int) -> Result:  # noqa: ARG002
+        """Count, and keep the figures."""
+        items, size = self._manifest.size(task.store, task.space)
+        self._statistics.add(SpaceSize(task.store, task.space, self._clock.now(), items, size))
+        return Result(f"{task.store}/{task.space}: {items:,} items, {size:,} bytes")
