@@ -180,9 +180,12 @@ def _recorded(providers: Providers, manifest: Manifest, source: str, space: str,
 
 
 def _is_same(run: Run) -> bool:
-    """Whether every item of *run* is plainly the same at both ends; what is not may be so all the same."""
-    sizes, times, copied_sizes, _, sums, _, recorded, gone, copied_sums, _, _, copied_gone = run.columns
-    if sizes != copied_sizes or sums != copied_sums or None in sums or None in times:
+    """Whether every item of *run* is plainly the same at both ends; what is not may be so all the same.
+
+    An item that is not as long as it was recorded is not: it is to be recorded first.
+    """
+    sizes, times, copied_sizes, _, sums, recorded_sizes, recorded, gone, copied_sums, _, _, copied_gone = run.columns
+    if not sizes == copied_sizes == recorded_sizes or sums != copied_sums or None in sums or None in times:
         return False
     return not any(gone) and not any(copied_gone) and all(map(le, times, recorded))
 
