@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millstream.mill.copying.differences import Difference, Found, compare, differences, survey
@@ -90,6 +90,8 @@ def test_differences_are_those_that_single_items_have(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ITEM, max_size=6))
+@example([{"source": b"longer", "copy": b"longer", "row": b"old", "copied": b"old", "late": True}])
+@example([{"source": b"longer", "copy": b"longer", "row": b"old", "copied": b"old", "late": False}])
 def test_what_is_recorded_on_the_way_is_what_is_recorded_before(
     new_world: Callable[..., Any], items: list[dict[str, Any]]
 ) -> None:
