@@ -41,11 +41,10 @@ def steps(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def follow(commands: list[str], folder: Path) -> list[list[str]]:
+def follow(commands: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> list[list[str]]:
     """What each of *commands* prints, one after the other in one shell in *folder*."""
     script = "".join(f"echo '{MARK}'\n{command}\n" for command in commands)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MILLSTREAM_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment = environment or _ours()
     shell = subprocess.Popen(
         ["bash", "-eu", "-c", script], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,
@@ -60,20 +59,31 @@ def follow(commands: list[str], folder: Path) -> list[list[str]]:
     return [part.splitlines()[1:] for part in f"\n{out}".split(f"\n{MARK}")[1:]]
 
 
+def _ours() -> dict[str, str]:
+    """The environment of the tests, their ``millstream`` before any other."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MILLSTREAM_")}
+    return environment | {"PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+
+
 def matches(said: list[str], printed: list[str]) -> bool:
     """Whether *printed* is what was *said*: an ellipsis is anything in a line, and one alone is any lines."""
     pattern = r"\n".join(".*" if line == "…" else re.escape(line).replace("…", "[^\n]*") for line in said)
     return re.fullmatch(pattern, "\n".join(printed), re.DOTALL) is not None
 
 
-def follow_page(page: Path, folder: Path, told: Mapping[str, str] | None = None) -> None:
+def follow_page(
+    page: Path,
+    folder: Path,
+    told: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
     """Follow *page* in *folder*, with what *told* has in place of its examples; assert that it prints what it says."""
     text = page.read_text("utf-8")
     for example, real in (told or {}).items():
         assert example in text, example
         text = text.replace(example, real)
     found = steps(text)
-    printed = follow([command for command, _ in found], folder)
+    printed = follow([command for command, _ in found], folder, environment)
     wrong = [
         (command, said, lines)
         for (command, said), lines in zip(found, printed, strict=True)
