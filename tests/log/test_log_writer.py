@@ -15,7 +15,7 @@ from millstream.log.errors import StorageError
 from millstream.log.memory import MemoryBackend
 from millstream.log.pace import Pace
 from millstream.log.pack import make_pack
-from millstream.log.waiters import WOKEN_AT_ONCE, Waiters, wake
+from millstream.log.waiters import WOKEN_AT_ONCE, Waiter, Waiters, wake
 from millstream.testing.waiting import until
 
 
@@ -155,7 +155,9 @@ def test_event_loops_that_are_closed_are_forgotten(gate: Gate, writer: Writer) -
 
 def test_waiters_wake_one_another_a_few_at_a_time() -> None:
     waiters = Waiters()
-    waiting = [waiters.add(number) for number in range(1, 3 * WOKEN_AT_ONCE + 1)]
+    waiting = [Waiter(number) for number in range(1, 3 * WOKEN_AT_ONCE + 1)]
+    for waiter in waiting:
+        waiters.add(waiter)
     wake(waiters.take(2 * WOKEN_AT_ONCE))
     for waiter in waiting[: 2 * WOKEN_AT_ONCE]:
         waiter.wait()
@@ -172,12 +174,12 @@ def test_whoever_is_interrupted_while_it_waits_leaves_its_duties_to_others(gate:
     group = writer._group
     first = started(lambda: writer.append([b"a"]))
     assert gate.arrived.acquire(timeout=60)
-    interrupted = group._lead_or_wait(group.given)
-    assert interrupted is not None
+    interrupted = Waiter(group.given)
+    group._waiters.add(interrupted)
     ids = group.enqueue(make_pack([b"b"]))
     assert ids is not None
-    chosen = group._lead_or_wait(ids.last)
-    assert chosen is not None
+    chosen = Waiter(ids.last)
+    group._waiters.add(chosen)
     second = started(lambda: group.durable(ids.last, None))
     gate.through.release(100)
     first.join(60)

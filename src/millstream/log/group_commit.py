@@ -59,7 +59,7 @@ class GroupCommit:
         self._pending_bytes = 0
         self._pending_messages = 0
         self._pending_since = 0.0
-        self._committing = False
+        self._leader = 0
         self._company = 0
         self._commit_is_due = False
         self._unattended = False
@@ -112,16 +112,23 @@ class GroupCommit:
             self._durable_until(last_id, self._clock.monotonic() + timeout, timeout)
             return
         while self._frontier.pointer < last_id:
-            waiter = self._lead_or_wait(last_id)
-            if waiter is not None:
-                self._sleep(waiter)
+            waiter = Waiter(last_id)
+            try:
+                self._queue_up(waiter)
+            except BaseException:
+                self._take_over(waiter)
+                raise
+            if waiter.leads:
+                self._lead()
 
     def close(self) -> bool:
         """Take no more packs; False where that was done before."""
         with self._lock:
             was_open, self._closed = not self._closed, True
             self._changed.notify_all()
-            return was_open
+        if self._leader == threading.get_ident():  # interrupted before it could end its turn
+            self._end_turn()
+        return was_open
 
     @property
     def is_over(self) -> bool:
@@ -198,51 +205,51 @@ class GroupCommit:
         return not self._pending or self._pending_bytes + pack.size <= PENDING_BYTES
 
     def _make_room(self) -> None:
-        if self._committing:
-            self._clock.wait(self._changed, None)
-        else:
+        if self._may_lead():
             self._lead_unlocked()
+        else:
+            self._clock.wait(self._changed, None)
+
+    def _may_lead(self) -> bool:
+        """Whether nobody else commits.
+
+        A thread whose turn it is and that comes again was interrupted (Ctrl-C) before it began: it takes its turn now.
+        """
+        return self._leader in (0, threading.get_ident())
 
     def _lead_unlocked(self) -> None:
         """Let go of the lock and commit."""
-        self._committing = True
+        self._leader = threading.get_ident()
         self._changed.release()
         try:
             self._lead()
         finally:
             self._changed.acquire()
 
-    def _lead_or_wait(self, last_id: int) -> Waiter | None:
+    def _queue_up(self, waiter: Waiter) -> None:
+        """Wait until the ids of *waiter* are durable, or it leads."""
         with self._lock:
-            if self._frontier.pointer >= last_id:
-                return None
-            self.expect(last_id)
-            if self._committing:
-                return self._waiters.add(last_id)
-            self._committing = True
-        self._lead()
-        return None
+            if self._frontier.pointer >= waiter.last_id:
+                return
+            self.expect(waiter.last_id)
+            waiter.leads = self._may_lead()
+            if waiter.leads:
+                self._leader = waiter.thread
+                return
+            self._waiters.add(waiter)
+        waiter.wait()
 
     def _durable_until(self, last_id: int, deadline: float, timeout: float) -> None:
         with self._lock:
             while self._frontier.pointer < last_id:
                 self.expect(last_id)
                 left = deadline - self._clock.monotonic()
-                if not self._committing:
+                if self._may_lead():
                     self._lead_unlocked()
                 elif left > 0:
                     self._clock.wait(self._changed, left)
                 else:
                     raise DurabilityTimeoutError(f"id {last_id} is not durable after {timeout} seconds; wait again")
-
-    def _sleep(self, waiter: Waiter) -> None:
-        try:
-            waiter.wait()
-        except BaseException:
-            self._take_over(waiter)
-            raise
-        if waiter.leads:
-            self._lead()
 
     def _take_over(self, waiter: Waiter) -> None:
         """*waiter* was interrupted: do for others what it should have done."""
@@ -255,7 +262,7 @@ class GroupCommit:
             self._end_turn()
 
     def _lead(self) -> None:
-        """Commit a share of what is pending. It is this thread's turn: it, or who woke it, has set ``_committing``.
+        """Commit a share of what is pending. It is this thread's turn: it, or who woke it, has set ``_leader``.
 
         The lock is held for moments only. Threads that find it taken queue up behind it, and are overtaken there.
         """
@@ -285,21 +292,25 @@ class GroupCommit:
             self._clock.sleep(0)
 
     def _end_turn(self) -> None:
-        with self._lock:
-            due = self._waiters.take(self._frontier.pointer if self.failure is None else None)
-            self._committing = False
-            next_one = self._next_leader()
-            self._changed.notify_all()
-            self._schedule()
-            self._spread_news()
-        wake(due)
-        if next_one is not None:
-            next_one.wake()
+        due: list[Waiter] = []
+        next_one = None
+        try:
+            with self._lock:
+                due = self._waiters.take(self._frontier.pointer if self.failure is None else None)
+                self._leader = 0
+                next_one = self._next_leader()
+                self._changed.notify_all()
+                self._schedule()
+                self._spread_news()
+        finally:
+            wake(due)
+            if next_one is not None:
+                next_one.wake()
 
     def _next_leader(self) -> Waiter | None:
         """One who waits for what is pending, and has the next turn; where nobody does, the housekeeper will."""
         waiter = self._waiters.promote() if self._pending and self.failure is None else None
-        self._committing = waiter is not None
+        self._leader = 0 if waiter is None else waiter.thread
         return waiter
 
     def _store(self, packs: list[Pack]) -> None:
@@ -350,7 +361,7 @@ class GroupCommit:
 
     def _schedule(self) -> None:
         """See that somebody commits what nobody may be waiting for; while a commit runs, its end sees to that."""
-        if self._unattended and not self._committing and not self._commit_is_due:
+        if self._unattended and not self._leader and not self._commit_is_due:
             self._commit_is_due = True
             self._keeper.after(self._delay(), self._commit_pending)
 
@@ -358,12 +369,12 @@ class GroupCommit:
         """Commit what is unattended, a share at a time, so that other chores of the store get their turn."""
         with self._lock:
             self._commit_is_due = False
-            if not self._pending or self._committing or self.failure is not None:
+            if not self._pending or self._leader or self.failure is not None:
                 return
             if self._delay() > 0:
                 self._schedule()
                 return
-            self._committing = True
+            self._leader = threading.get_ident()
         self._lead()
 
     def _spread_news(self) -> None:

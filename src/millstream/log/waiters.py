@@ -14,10 +14,11 @@ WOKEN_AT_ONCE = 16
 class Waiter:
     """One thread that waits for *last_id*. When it ``leads``, it is to commit next."""
 
-    __slots__ = ("_ticket", "last_id", "leads", "successor")
+    __slots__ = ("_ticket", "last_id", "leads", "successor", "thread")
 
     def __init__(self, last_id: int) -> None:
         self.last_id = last_id
+        self.thread = threading.get_ident()
         self.leads = False
         self.successor: Waiter | None = None
         self._ticket = threading.Lock()
@@ -41,12 +42,10 @@ class Waiters:
         self._waiting: list[Waiter] = []
         self._last_id = 0
 
-    def add(self, last_id: int) -> Waiter:
-        """One more, which waits for *last_id*."""
-        waiter = Waiter(last_id)
+    def add(self, waiter: Waiter) -> None:
+        """One more."""
+        self._last_id = max(self._last_id, waiter.last_id)
         self._waiting.append(waiter)
-        self._last_id = max(self._last_id, last_id)
-        return waiter
 
     def take(self, pointer: int | None = None) -> list[Waiter]:
         """Those whose ids are durable by *pointer*, for :func:`wake`; without it, everybody."""
