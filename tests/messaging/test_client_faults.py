@@ -198,8 +198,8 @@ def test_p2_p3_p4_clients_go_on_past_the_death_of_their_broker_at_every_step(
                 await traffic.poison_one()
         going = asyncio.ensure_future(_for_ever(traffic.go_round))
         try:
-            done, _ = await asyncio.wait([dying, going], timeout=60, return_when=asyncio.FIRST_COMPLETED)
-            assert done, f"nobody asked for {death.method} within a minute"
+            done, _ = await asyncio.wait([dying, going], timeout=150, return_when=asyncio.FIRST_COMPLETED)
+            assert done, f"nobody asked for {death.method} in 150 seconds"
             assert dying in done, going.exception()
         finally:
             going.cancel()
@@ -216,7 +216,7 @@ def test_p2_p3_p4_clients_go_on_past_the_death_of_their_broker_at_every_step(
             await traffic.settle()
         traffic.verify()
 
-    run(test, 1200 if size == "long" else 200)
+    run(test, 1200 if size == "long" else 280)
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from millstream.testing.brokers import BrokerProcess
 
 CHILDREN = Path(__file__).parent / "children"
+
+SLOW_STEP = re.compile(r"(WARNING:asyncio:)?Executing <.*> took [\d.]+ seconds")
+"""What asyncio says in its development mode of a machine that is busy with something else."""
 
 IMPORTS = """
 import json, os, sys, threading
@@ -147,4 +151,5 @@ def test_blocking_clients_that_come_and_go_side_by_side_leave_nothing_in_the_log
     """A loop that ends before gRPC has heard the end of its calls has asyncio complain about them later on."""
     command = [sys.executable, "-X", "dev", "-c", SIDE_BY_SIDE, place]
     result = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
-    assert (result.stdout, result.stderr) == ("", "")
+    said = [line for line in result.stderr.splitlines() if not SLOW_STEP.fullmatch(line)]
+    assert (result.stdout, said) == ("", [])
