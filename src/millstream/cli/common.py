@@ -81,12 +81,3 @@ def print_json(value: Any) -> None:
 def is_terminal() -> bool:
     """Whether a person is watching: progress bars are drawn there, plain lines elsewhere."""
     return sys.stderr.isatty()
-
-
-def size_text(count: float) -> str:
-    """Bytes for people: ``35.2 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.cli.common import size_text
+from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.settings import Settings
 

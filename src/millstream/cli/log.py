@@ -13,12 +13,13 @@ from typing import TypeVar
 
 import click
 
-from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.log_relay import relay
 from millstream.cli.log_tier import tier
 from millstream.cli.log_torture import torture_command
 from millstream.cli.log_trim import trim
 from millstream.cli.log_upkeep import upkeep
+from millstream.core.amounts import size_text
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
 from millstream.log import Batch, Gap, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log

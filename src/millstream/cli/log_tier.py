@@ -6,7 +6,8 @@ import click
 import msgspec
 
 from millstream.cli.amounts import Duration, Size
-from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.core.amounts import size_text
 from millstream.core.errors import InputError
 from millstream.log import Log, LogSpec, Tiering
 from millstream.settings import Settings

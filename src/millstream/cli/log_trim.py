@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from millstream.cli.amounts import Duration, Size
-from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, Plan, Retainer, Retention
 from millstream.settings import Settings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.common import json_option, print_json, store_options
+from millstream.core.amounts import size_text
 from millstream.core.clock import SystemClock
 from millstream.log.upkeep import Upkept, keep_up
 from millstream.settings import Settings

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from millstream.cli.common import print_json, size_text
+from millstream.cli.common import print_json
+from millstream.core.amounts import size_text
 from millstream.mill.copying.differences import Plan
 
 HELD = 5

@@ -9,8 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_spaces import chosen_spaces
+from millstream.core.amounts import size_text
 from millstream.core.durable import write_durably
 from millstream.mill.reports.page import age_text, overview
 from millstream.mill.reports.report import Report, ReportResult, report_lines

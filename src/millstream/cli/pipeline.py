@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from millstream.cli.amounts import Duration, Size
-from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_anchor import anchor_command
 from millstream.cli.pipeline_audit import audit_command
 from millstream.cli.pipeline_batch import batch_command, print_record
@@ -22,6 +22,7 @@ from millstream.cli.pipeline_statistics import statistics_command
 from millstream.cli.pipeline_verify import verify_command
 from millstream.cli.pipeline_warm import warm_command
 from millstream.cli.spark_options import master_option
+from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.reports.report import Report, ReportResult
 from millstream.node import Node

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
+from millstream.core.amounts import size_text
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
 

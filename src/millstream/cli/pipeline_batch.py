@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from millstream.batching.ticks import ticks_between
-from millstream.cli.common import json_option, metrics_option, print_json, size_text, store_options
+from millstream.cli.common import json_option, metrics_option, print_json, store_options
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.cli.stopping import stop_on_signals
 from millstream.cli.stream_options import stream_options
+from millstream.core.amounts import size_text
 from millstream.core.collector import Collector
 from millstream.core.prometheus import write_prometheus
 from millstream.log import LogSpec

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from millstream.cli.common import data_options, json_option, size_text
+from millstream.cli.common import data_options, json_option
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
+from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.mill.copying.differences import Plan

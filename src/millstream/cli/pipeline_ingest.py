@@ -8,9 +8,10 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from millstream.cli.common import json_option, print_json, size_text, store_options
+from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
+from millstream.core.amounts import size_text
 from millstream.ingest.moments import Unit
 from millstream.node import Node
 from millstream.settings import Settings

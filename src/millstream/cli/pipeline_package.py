@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from millstream.cli.common import size_text
+from millstream.core.amounts import size_text
 from millstream.core.errors import InputError
 
 

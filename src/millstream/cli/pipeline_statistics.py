@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
+from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.reports.statistics import SpaceSize
 from millstream.node import Node

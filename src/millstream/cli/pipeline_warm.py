@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from millstream.cli.common import data_options, json_option, print_json, size_text
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.spark_options import master_option
+from millstream.core.amounts import size_text
 from millstream.node import Node
 from millstream.settings import Settings
 

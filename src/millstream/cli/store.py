@@ -16,7 +16,8 @@ import click
 import msgspec
 from rich.progress import Progress
 
-from millstream.cli.common import data_options, is_terminal, json_option, print_json, size_text
+from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.durable import replacing
 from millstream.core.errors import InputError
