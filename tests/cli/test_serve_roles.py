@@ -6,16 +6,14 @@ import contextlib
 import io
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from serving_nodes import Serving, open_node
 
 from millstream.anchoring import AnchorIndex, replay
 from millstream.cli.main import run
@@ -24,9 +22,6 @@ from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.mill.working.tasks import QueueName
-from millstream.node import Node
-from millstream.settings import load_settings
-from millstream.testing import services
 from millstream.testing.dids import Person
 from millstream.testing.mqtt import publish
 from millstream.testing.outboxes import connect_application, count, insert, make_outbox
@@ -77,7 +72,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "millstream.toml").write_text(SETTINGS, "utf-8")
     (tmp_path / "policy.json").write_text(json.dumps(POLICY), "utf-8")
     assert run(["mill", "policy", "save", "local", str(tmp_path / "policy.json"), "--data", str(tmp_path)]) == 0
-    with _open(tmp_path) as node:
+    with open_node(tmp_path) as node:
         node.store.log(LogSpec("weather"))
         store = node.providers["primary"]
         store.create_space("photos")
@@ -86,30 +81,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def mosquitto() -> Iterator[str]:
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(services.running("mosquitto"))
-        except services.ServiceMissingError as error:
-            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
-        yield server.url
-
-
 def test_one_process_is_a_whole_node_and_drains_when_it_is_asked(folder: Path) -> None:
     with Serving(folder) as node:
         _append(folder, 50)
         until(lambda: node.ask("overview")["anchors"]["anchors"] >= 1, "an anchor")
         until(lambda: node.ask("overview")["copies"]["copies"] >= 10, "copies")
         until(lambda: node.ask("overview")["checks"]["checked"] >= 5, "copies that were checked")
-        with _open(folder) as other:
+        with open_node(folder) as other:
             (operation,) = other.registry.acceptance.submit_many([canonical_json(Person("ada").create.request)])
         until(lambda: node.ask(f"operations/{operation.status.id}")["state"] == "observed", "an anchored operation")
         _append(folder, 50)
         node.drain()
     assert any(line.startswith("workers have ended") for line in node.said)
     assert any(line.startswith("batching weather has ended") for line in node.said) and node.said[-1] == "stopped"
-    with _open(folder) as after:
+    with open_node(folder) as after:
         assert after.queue(QueueName.DUPLICATION_LOW).depth().leased == 0
         assert len(list((folder / "stores/second/photos").rglob("*.txt"))) == 5
         assert after.journal.totals().accepted == 0, "what was batched is anchored in the end"
@@ -138,7 +123,7 @@ def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothi
         with urlopen(request) as answer:
             operation = answer.headers["operation-id"]
         until(lambda: node.ask(f"operations/{operation}")["state"] == "observed", "an anchored operation")
-        with _open(tmp_path) as other:
+        with open_node(tmp_path) as other:
             index = other.observer.index
             until(lambda: _anchored(index) == 50, "all messages anchored, though nothing follows them")
         node.drain()
@@ -154,7 +139,7 @@ def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsy
 
 
 def test_a_role_that_cannot_begin_ends_the_process_with_its_reason(folder: Path) -> None:
-    with _open(folder) as node, node.store.log(LogSpec("weather.batches")).writer("somebody else"):
+    with open_node(folder) as node, node.store.log(LogSpec("weather.batches")).writer("somebody else"):
         command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--data", str(folder)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 4 and "weather.batches' is being written by" in ended.stderr
@@ -167,13 +152,8 @@ def test_a_pool_that_there_is_not_is_named(folder: Path, capsys: pytest.CaptureF
     assert "'al'" in capsys.readouterr().err
 
 
-def _open(folder: Path) -> Node:
-    settings, _ = load_settings({"data": str(folder)})
-    return Node.open(settings, create=True)
-
-
 def _append(folder: Path, count: int) -> None:
-    with _open(folder) as node, node.store.log(LogSpec("weather")).writer("test") as writer:
+    with open_node(folder) as node, node.store.log(LogSpec("weather")).writer("test") as writer:
         now = SystemClock().now()
         writer.append([Message(b"%d" % n, "k", "s", now - n * MICROSECONDS // 1000) for n in range(count)])
 
@@ -182,44 +162,3 @@ def _anchored(index: AnchorIndex) -> int:
     """Messages in batches, and those that were refused (of one source, key and time there can be but one)."""
     totals = index.totals()
     return totals.messages + totals.rejects
-
-
-class Serving:
-    """A node that serves, in a process of its own; ``ready`` has what listens, by name."""
-
-    def __init__(self, folder: Path) -> None:
-        self._lines = folder / "lines.jsonl"
-        command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--console", "127.0.0.1:0"]
-        with self._lines.open("wb") as lines:
-            self.process = subprocess.Popen(
-                [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True
-            )
-        self.ready: dict[str, str] = {}
-
-    def __enter__(self) -> Serving:
-        assert self.process.stdout is not None
-        while "console" not in self.ready:
-            line = self.process.stdout.readline()
-            if " ready on " not in line:
-                self.process.kill()
-                raise AssertionError(self._lines.read_text("utf-8"))
-            self.ready[line.split()[0]] = line.split()[-1]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def ask(self, path: str) -> dict[str, Any]:
-        with urlopen(f"{self.ready['console']}/api/v1/{path}") as answer:
-            return dict(json.load(answer))
-
-    @property
-    def said(self) -> list[str]:
-        """The messages of all whole log lines."""
-        whole = self._lines.read_text("utf-8").rpartition("\n")[0]
-        return [json.loads(line)["message"] for line in whole.splitlines()]
-
-    def drain(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0, self.said

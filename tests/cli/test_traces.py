@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,12 +15,10 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from serving_nodes import Serving, open_node
 
 from millstream.core.message import Message
 from millstream.log import LogSpec
-from millstream.node import Node
-from millstream.settings import load_settings
-from millstream.testing import services
 from millstream.testing.collector import TraceCollector, collecting
 from millstream.testing.outboxes import connect_application, make_outbox
 from millstream.testing.waiting import until
@@ -52,16 +49,6 @@ def collector() -> Iterator[TraceCollector]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def mosquitto() -> Iterator[str]:
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(services.running("mosquitto"))
-        except services.ServiceMissingError as error:
-            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
-        yield server.url
-
-
 def test_devices_outboxes_and_the_console_are_traced_to_the_anchor(
     tmp_path: Path, mosquitto: str, collector: TraceCollector
 ) -> None:
@@ -70,9 +57,9 @@ def test_devices_outboxes_and_the_console_are_traced_to_the_anchor(
     make_outbox(application)
     settings = SETTINGS.format(mosquitto=mosquitto, topic=topic, application=application)
     (tmp_path / "millstream.toml").write_text(settings, "utf-8")
-    with _open(tmp_path) as node:
+    with open_node(tmp_path) as node:
         node.store.log(LogSpec("notes"))
-    with _serving(tmp_path, collector.environment) as (process, url):
+    with Serving(tmp_path, collector.environment) as served:
         until(lambda: b"connected as" in (tmp_path / "lines.jsonl").read_bytes(), "a connection to the broker")
         device, order = _traceparent(), _traceparent()
         _publish(mosquitto, f"{topic}/pump/level", device)
@@ -80,7 +67,7 @@ def test_devices_outboxes_and_the_console_are_traced_to_the_anchor(
             headers = json.dumps({"traceparent": order})
             session.execute("INSERT INTO outbox (body, source, headers) VALUES (?, ?, ?)", b"tea", "a", headers)
             session.execute("INSERT INTO outbox (body, source) VALUES (?, ?)", b"no trace of its own", "b")
-        _post(f"{url}/api/v1/logs/notes/messages", {"body": "hello"})
+        _post(f"{served.ready['console']}/api/v1/logs/notes/messages", {"body": "hello"})
         for first, sender in (("ingest", device), ("relay", order)):
             trace, caller = sender.split("-")[1:3]
             until(lambda trace=trace: "anchor" in collector.of_trace(trace), f"the anchor of {first}")
@@ -90,8 +77,7 @@ def test_devices_outboxes_and_the_console_are_traced_to_the_anchor(
             assert {span.service for span in spans.values()} == {"millstream"}
         until(lambda: _anchored(collector, "publish") == 1, "the anchor of the note")
         until(lambda: _anchored(collector, "relay") == 2, "the anchor of the order without a trace of its own")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        served.drain()
 
 
 @pytest.mark.spark
@@ -100,7 +86,7 @@ def test_a_job_on_spark_that_anchors_history_ends_the_traces_of_its_messages(
     tmp_path: Path, collector: TraceCollector
 ) -> None:
     sender = _traceparent()
-    with _open(tmp_path) as node, node.store.log(LogSpec("weather")).writer() as writer:
+    with open_node(tmp_path) as node, node.store.log(LogSpec("weather")).writer() as writer:
         traced = Message(b"1", "k", "a", headers=(("traceparent", sender.encode()),))
         writer.append([traced, Message(b"2", "k", "b")])
     command = [sys.executable, "-m", "millstream", "pipeline", "anchor", "weather", "--flush", "--data", str(tmp_path)]
@@ -131,10 +117,6 @@ def _traceparent() -> str:
     return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
 
 
-def _open(folder: Path) -> Node:
-    return Node.open(load_settings({"data": str(folder)}, environment={})[0], create=True)
-
-
 def _post(url: str, body: Mapping[str, Any]) -> None:
     headers = {"Content-Type": "application/json"}
     with urlopen(Request(url, json.dumps(body).encode(), headers, method="POST")) as answer:
@@ -160,21 +142,3 @@ def _publish(url: str, topic: str, trace: str) -> None:
     finally:
         client.disconnect()
         client.loop_stop()
-
-
-@contextlib.contextmanager
-def _serving(folder: Path, environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--console", "127.0.0.1:0"]
-    with (folder / "lines.jsonl").open("wb") as lines:
-        process = subprocess.Popen(
-            [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True,
-            env={**os.environ, **environment},
-        )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("console ready on "), (folder / "lines.jsonl").read_text("utf-8")
-        yield process, line.split()[-1]
-    finally:
-        process.kill()
-        process.communicate()

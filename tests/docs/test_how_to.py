@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,7 +19,6 @@ from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import load_settings
-from millstream.testing import services
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import ENVIRONMENT
 
@@ -104,18 +102,9 @@ def test_an_operator_runs_a_broker(folder: Path) -> None:
     follow_page(HOW_TO / "rocketmq.md", folder, {"127.0.0.1:8081": f"127.0.0.1:{port}"})
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[S3Server]:
-    try:
-        with services.running("swift") as server:
-            yield S3Server(server.url)
-    except services.ServiceMissingError as error:
-        pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
-
-
-def test_an_operator_keeps_copies_on_s3(folder: Path, bucket: S3Server) -> None:
+def test_an_operator_keeps_copies_on_s3(folder: Path, swift: S3Server) -> None:
     key, secret = ENVIRONMENT.values()
-    url = urlsplit(bucket.new_url())
+    url = urlsplit(swift.new_url())
     told = {
         "KEY_ID=key": f"KEY_ID={key}",
         "ACCESS_KEY=secret": f"ACCESS_KEY={secret}",

@@ -1,0 +1,63 @@
+"""Nodes in folders of tests: opened here, or served by a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from millstream.node import Node
+from millstream.settings import load_settings
+
+
+def open_node(folder: Path) -> Node:
+    """The node of *folder*."""
+    return Node.open(load_settings({"data": str(folder)}, environment={})[0], create=True)
+
+
+class Serving:
+    """A node that serves, in a process of its own; ``ready`` has what listens, by name."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._lines = folder / "lines.jsonl"
+        command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--console", "127.0.0.1:0"]
+        with self._lines.open("wb") as lines:
+            self.process = subprocess.Popen(
+                [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True,
+                env={**os.environ, **(environment or {})},
+            )  # fmt: skip
+        self.ready: dict[str, str] = {}
+
+    def __enter__(self) -> Serving:
+        assert self.process.stdout is not None
+        while "console" not in self.ready:
+            line = self.process.stdout.readline()
+            if " ready on " not in line:
+                self.process.kill()
+                raise AssertionError(self._lines.read_text("utf-8"))
+            self.ready[line.split()[0]] = line.split()[-1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def ask(self, path: str) -> dict[str, Any]:
+        with urlopen(f"{self.ready['console']}/api/v1/{path}") as answer:
+            return dict(json.load(answer))
+
+    @property
+    def said(self) -> list[str]:
+        """The messages of all whole log lines."""
+        whole = self._lines.read_text("utf-8").rpartition("\n")[0]
+        return [json.loads(line)["message"] for line in whole.splitlines()]
+
+    def drain(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0, self.said
