@@ -131,11 +131,9 @@ class Node(MillNode):
         self._resources.close()
 
     def prepare(self) -> None:
-        """Open at once what several threads are going to ask for at the same time; a new node gets its folders."""
+        """Open at once what several threads are going to ask for at the same time."""
         for part in ("store", "database", "journal", "ledger", "manifest", "observer", "repairs", "reports"):
             getattr(self, part)
-        if self._is_new:
-            _ = self.providers  # the folders of its own stores are made now or never
 
     # The log
 
@@ -153,7 +151,15 @@ class Node(MillNode):
 
     @cached_property
     def database(self) -> sa.Engine:
-        """The node's database: states of batches, the index of anchored messages, the manifest of copies."""
+        """The node's database: states of batches, the index of anchored messages, the manifest of copies.
+
+        A new node makes the folders of its own stores first: a database that is there says that they were made, so that
+        one that is missing later is an unmounted disk, and not a start that was cut short.
+        """
+        if self._is_new:
+            for name, url in self.settings.store_urls.items():
+                if self.settings.owns(name):
+                    open_provider(url, create=True)
         place = sa.URL.create("sqlite", database=str(self.folder / DATABASE))
         engine = sa.create_engine(place, connect_args={"timeout": 30})
         sa.event.listen(engine, "connect", _make_durable)
@@ -305,15 +311,11 @@ class Node(MillNode):
 
     @cached_property
     def providers(self) -> Providers:
-        """The storage providers by id; a new node makes the folders of its own ones.
-
-        No other folder ever is made: an unmounted disk must not look like an empty store.
-        """
-        settings = self.settings
-        own = {name for name in settings.store_urls if self._is_new and settings.owns(name)}
-        stores = {name: open_provider(url, create=name in own) for name, url in settings.store_urls.items()}
+        """The storage providers by id. None of their folders is made here: see :attr:`database`."""
+        presence = Presence(self.manifest, self.clock)
+        stores = {name: open_provider(url) for name, url in self.settings.store_urls.items()}
         audited = {name: self.audited(name, store) for name, store in stores.items()}
-        return Providers(audited, self.clock, presence=Presence(self.manifest, self.clock))
+        return Providers(audited, self.clock, presence=presence)
 
     def audited(self, name: str, store: Store, *, user: str = "mill") -> Store:
         """*store*, which the settings call *name*, as *user* changes it: audited where the settings say so."""

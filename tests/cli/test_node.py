@@ -75,6 +75,24 @@ def test_a_store_elsewhere_that_is_not_there_is_unavailable_and_not_empty(tmp_pa
     assert not absent.exists()
 
 
+def test_a_first_start_that_was_cut_short_leaves_a_node_whose_own_stores_can_be_used(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path))
+    with Node.open(settings, create=True) as first:
+        first.database.connect().close()  # and nothing else: it is killed here
+    with Node.open(settings, create=True) as second:
+        assert list(second.providers["primary"].spaces()) == ["cas"]
+
+
+def test_a_node_whose_disk_for_its_stores_is_gone_says_so_and_makes_no_folder_in_its_place(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path), stores={"one": StoreSettings("file://{data}/disk")})
+    with Node.open(settings, create=True) as first:
+        first.providers["one"].create_space("s")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    with Node.open(settings, create=True) as second, pytest.raises(StoreUnavailableError, match="mount its disk"):
+        second.providers["one"].has_space("s")
+    assert not (tmp_path / "disk").exists()
+
+
 def test_a_node_has_the_rules_of_its_settings_with_what_is_different_for_some_sources(tmp_path: Path) -> None:
     settings = Settings(data=str(tmp_path), batching=BatchingSettings(override=({"source": "p", "window": 5},)))
     with Node.open(settings, create=True) as node:
