@@ -94,7 +94,7 @@ def _changed(page: Page, served: Served) -> None:
     page.get_by_role("button", name="Look at what it would do").click()
 
 
-STEPS: Mapping[str, Callable[[Page, Served], None]] = {
+_STEPS: Mapping[str, Callable[[Page, Served], None]] = {
     "confirm-redrive": _press("/queues/duplication-high", "Redrive"),
     "confirm-discard": _press("/queues/duplication-high", "Discard…"),
     "confirm-amend": _amended,
@@ -107,3 +107,13 @@ STEPS: Mapping[str, Callable[[Page, Served], None]] = {
     "error-refused": _press("/queues/duplication-high", "Redrive the chosen"),
 }
 """Ways to the pages that come before something is done, or instead of it; none of them changes anything."""
+
+
+def walk_steps(page: Page, served: Served, look: Callable[[str], None]) -> None:
+    """Go to each page that comes before an action or instead of it, signing in first; *look* is told its name."""
+    to_sign_in(page, served)
+    look("sign-in")
+    sign_in(page, served, "ada")
+    for name, go in _STEPS.items():
+        go(page, served)
+        look(name)

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
-from chromium import PAGES, STEPS, sign_in, to_sign_in
+from chromium import PAGES, walk_steps
 from playwright.sync_api import Browser, Page, expect
 from world import Served
 
@@ -176,12 +176,7 @@ def test_the_same_holds_where_people_sign_in_confirm_and_are_refused(
         found[name] = [*texts["poor"], *page.evaluate(NAMELESS)]
         _walk(page, name)
 
-    to_sign_in(page, guarded)
-    look("sign-in")
-    sign_in(page, guarded, "ada")
-    for name, go in STEPS.items():
-        go(page, guarded)
-        look(name)
+    walk_steps(page, guarded, look)
     context.close()
     assert {name: texts for name, texts in found.items() if texts} == {}
 

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from as_described import ask_as_described, described_operations, questions
 from world import DAMAGED, DEAD, Served, did, serving
 
 from millstream.rest.description import describe, encode_description
@@ -25,15 +18,9 @@ from millstream.testing.waiting import until
 
 API = "/api/v1"
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-OPERATIONS = [result.ok() for result in schemathesis.openapi.from_path(str(DESCRIPTION)).get_all_operations()]
-QUESTIONS = [
-    pytest.param(operation, mode, id=f"{operation.label} {mode.value}")
-    for operation in OPERATIONS
-    for mode in schemathesis.GenerationMode
-    if mode is schemathesis.GenerationMode.POSITIVE or operation.query or operation.path_parameters or operation.body
-]
-"""Every operation, asked as the description says, and otherwise; one that takes nothing cannot be asked otherwise."""
+QUESTIONS = questions(
+    described_operations(DESCRIPTION), lambda asked: asked.query or asked.path_parameters or asked.body
+)
 
 
 def test_the_description_that_is_checked_in_is_the_one_that_is_served(served: Served) -> None:
@@ -47,20 +34,7 @@ def test_the_description_that_is_checked_in_is_the_one_that_is_served(served: Se
 def test_whatever_is_asked_the_answer_is_as_described_and_never_500(
     served: Served, operation: Any, mode: Any, size: str
 ) -> None:
-    @settings(
-        max_examples=200 if size == "long" else 2,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-    )
-    @given(case=operation.as_strategy(generation_mode=mode))
-    def ask(case: Any) -> None:
-        response = case.call(base_url=served.url)
-        case.validate_response(response, checks=CHECKS)
-
-    ask()
+    ask_as_described(operation, mode, served.url, 200 if size == "long" else 2)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chromium import PAGES, STEPS, Watched, sign_in, to_sign_in
+from chromium import PAGES, Watched, walk_steps
 from playwright.sync_api import Browser, Page, expect
 from world import Served, did, serving
 
@@ -48,12 +48,7 @@ def test_what_comes_before_an_action_or_instead_of_it_is_a_whole_page(
         if pictures:
             page.screenshot(path=f"{pictures}/{name}-{theme}.png", full_page=True)
 
-    to_sign_in(page, guarded)
-    look("sign-in")
-    sign_in(page, guarded, "ada")
-    for name, go in STEPS.items():
-        go(page, guarded)
-        look(name)
+    walk_steps(page, guarded, look)
     context.close()
     refused = [text for text in watching.complaints if "the server responded with a status of" not in text]
     assert refused == [] and watching.hosts == {"127.0.0.1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -72,27 +73,21 @@ def iso(at: int) -> str:
 
 def when(at: int | None, now: int) -> Markup:
     """A time in UTC with how long ago that was; a dash for no time, the bare number for one that no calendar has."""
-    if at is None:
-        return Markup("<span class=none>–</span>")
-    try:
-        exact = iso(at)
-    except OverflowError:
-        return Markup("<span>{}</span>").format(at)
-    short = exact[:19].replace("T", " ")
-    return Markup('<time datetime="{}" title="{} · {} µs">{}</time> <span class=ago>{}</span>').format(
-        exact, exact, at, short, ago(at, now)
-    )
+
+    def write(exact: str) -> Markup:
+        short = exact[:19].replace("T", " ")
+        return Markup('<time datetime="{}" title="{} · {} µs">{}</time> <span class=ago>{}</span>').format(
+            exact, exact, at, short, ago(at, now)
+        )
+
+    return _dated(at, write)
 
 
 def since(at: int | None, now: int) -> Markup:
     """How long ago a time was, with the time itself as its title."""
-    if at is None:
-        return Markup("<span class=none>–</span>")
-    try:
-        exact = iso(at)
-    except OverflowError:
-        return Markup("<span>{}</span>").format(at)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, ago(at, now))
+    return _dated(
+        at, lambda exact: Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, ago(at, now))
+    )
 
 
 def ago(at: int | None, now: int) -> str:
@@ -159,3 +154,14 @@ def tree(value: Any, *, open_to: int = 1, depth: int = 0) -> Markup:
             opened, kind, glimpse, Markup("").join(shown)
         )
     return Markup("<code class=leaf>{}</code>").format(escape(json.dumps(value, ensure_ascii=False)))
+
+
+def _dated(at: int | None, write: Callable[[str], Markup]) -> Markup:
+    """What *write* makes of the time *at* in ISO 8601; a dash for no time, the bare number for one of no calendar."""
+    if at is None:
+        return Markup("<span class=none>–</span>")
+    try:
+        exact = iso(at)
+    except OverflowError:
+        return Markup("<span>{}</span>").format(at)
+    return write(exact)
