@@ -47,6 +47,7 @@ from millstream.queue.task_rows import queue_names
 from millstream.settings import FILE_NAME, Settings
 from millstream.stores import CAS_SPACE, Store, open_provider
 from millstream.stores.audit import AuditedStore
+from millstream.stores.processes import BulkProcesses
 from millstream.stores.tiers import open_store
 
 if TYPE_CHECKING:
@@ -313,7 +314,8 @@ class Node(MillNode):
     def providers(self) -> Providers:
         """The storage providers by id. None of their folders is made here: see :attr:`database`."""
         presence = Presence(self.manifest, self.clock)
-        stores = {name: open_provider(url) for name, url in self.settings.store_urls.items()}
+        processes = self._resources.enter_context(BulkProcesses(self.settings.mill.processes))
+        stores = {name: open_provider(url, processes=processes) for name, url in self.settings.store_urls.items()}
         audited = {name: self.audited(name, store) for name, store in stores.items()}
         return Providers(audited, self.clock, presence=presence)
 

@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.cli.mill_audit import process_audits
+from millstream.cli.mill_processes import processes_option
 from millstream.cli.mill_progress import print_tally, progress_bar, work_off
 from millstream.cli.mill_report import print_report
 from millstream.cli.mill_spaces import chosen_spaces
@@ -23,6 +24,7 @@ from millstream.settings import Settings
 @click.option("--store", "only_store", metavar="ID", help="Only this store.")
 @click.option("--space", "only_space", metavar="SPACE", help="Only this space.")
 @data_options
+@processes_option
 @json_option
 def check(settings: Settings, only_store: str | None, only_space: str | None, as_json: bool) -> int:
     """Read every byte, compare it with the manifest, and write a report for each space.

@@ -8,6 +8,7 @@ import click
 
 from millstream.cli.common import data_options, is_terminal, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
+from millstream.cli.mill_processes import processes_option
 from millstream.cli.mill_progress import print_tally, progress_bar, work_off
 from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.forgetting import forget_items
@@ -21,6 +22,7 @@ from millstream.settings import Settings
 @click.option("--all", "everything", is_flag=True, help="Look at every item, not only at those that seem to differ.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @data_options
+@processes_option
 @json_option
 def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: bool, as_json: bool) -> int:
     """Copy by policy what differs, until nothing is left to do.

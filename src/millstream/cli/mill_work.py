@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from millstream.cli.common import data_options, json_option, log_options
+from millstream.cli.mill_processes import processes_option
 from millstream.cli.mill_producing import producing
 from millstream.cli.mill_progress import WorkStatus, print_tally
 from millstream.mill.working.monitor import Monitor, serve_figures
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 @click.option("--drain", is_flag=True, help="End when nothing is left to do.")
 @click.option("--monitor", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve figures of the queues.")
 @data_options
+@processes_option
 @log_options
 @json_option
 def work(

@@ -258,14 +258,18 @@ class MillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Empty means the folder ``policies`` in the data folder.
     ``audit_log`` is the ``STORE:SPACE`` to which the audit log is exported; without it, it is not.
-    ``visibility`` is how long a task is hidden once a worker has it; leases are extended while it works. ``pools`` are
-    lists of queues, the first comes first, in addition to (or in the place of) those that are built in.
+    ``processes`` do the file work of many small items in local folders, beside the one that has queues and tables
+    (without it as many as there are processors, four at most, and none on a machine of one; 0 for none): they are
+    started when there is enough to do. ``visibility`` is how long a task is hidden once a worker has it; leases are
+    extended while it works. ``pools`` are lists of queues, the first comes first, in addition to (or in the place of)
+    those that are built in.
     """
 
     account: str = "local"
     policies: str = ""
     audit_log: str = ""
     workers: int = 8
+    processes: Annotated[int, msgspec.Meta(ge=0)] | None = None
     alarms: AlarmSettings = AlarmSettings()
     produce: ProduceSettings = ProduceSettings()
     brake: BrakeSettings = BrakeSettings()

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from millstream.core.clock import SystemClock
+from millstream.stores.bulk import Bulk
 from millstream.stores.checks import check_acls, check_mimetype, check_promise, check_properties
 from millstream.stores.descriptions import Descriptions
 from millstream.stores.drafts import Draft
@@ -27,6 +28,8 @@ from millstream.stores.local_writer import HIDDEN, LocalWriter
 from millstream.stores.names import check_content_id, check_space, order_key
 from millstream.stores.os_errors import translated
 from millstream.stores.places import Place, find_place, make_place
+from millstream.stores.processes import BulkProcesses
+from millstream.stores.processes.bulk import ProcessBulk
 from millstream.stores.protocol import (
     DEFAULT_MIMETYPE,
     Access,
@@ -52,17 +55,20 @@ class LocalStore:
 
     With *create* the folder is made where it is missing; without it, a missing folder (a disk that is not mounted)
     is a :class:`StoreUnavailableError` and never an empty store. The methods are those of :class:`Store`; ``bulk`` does
-    many items at once.
+    many items at once, in *processes* where there are some.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, create: bool = True) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, create: bool = True, processes: BulkProcesses | None = None
+    ) -> None:
         self._root = str(Path(root).absolute())
         self._url = Path(self._root).as_uri()
         self._listing = Listing(self._root, SystemClock())
         self._descriptions = Descriptions(self._root, (HIDDEN, "sidecars"))
         self._spaces = SpaceFiles(self._root, (HIDDEN, "spaces"))
         self._writer = LocalWriter(self._root)
-        self.bulk = LocalBulk(self._root, self._descriptions, self._writer)
+        own = LocalBulk(self._root, self._descriptions, self._writer)
+        self.bulk: Bulk = own if processes is None else ProcessBulk(self._root, own, processes)
         if create:
             with translated(f"making the folder {self._root}"):
                 make_root(Path(self._root))

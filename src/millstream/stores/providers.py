@@ -9,11 +9,12 @@ from millstream.stores.cas import CasStore
 from millstream.stores.local import LocalStore
 from millstream.stores.memory import MemoryStore
 from millstream.stores.mounted import MountedStore
+from millstream.stores.processes import BulkProcesses
 from millstream.stores.protocol import Store, StoreInputError
 from millstream.stores.throttled import ThrottledStore, split_rate
 
 
-def open_provider(url: str, *, create: bool = False) -> Store:
+def open_provider(url: str, *, create: bool = False, processes: BulkProcesses | None = None) -> Store:
     """The store that *url* names.
 
     ``file:///folder`` (or ``file:relative/folder``) is a :class:`LocalStore`, ``cas:///folder`` a :class:`CasStore`,
@@ -21,15 +22,18 @@ def open_provider(url: str, *, create: bool = False) -> Store:
     new, empty :class:`MemoryStore`; ``mount=SPACE:URL`` in the query makes it a :class:`MountedStore`, and
     ``requests=RATE`` a :class:`ThrottledStore` with at most so many requests a second. With *create*, folders and
     buckets that are missing are made; without it, the first use of a missing folder is a
-    :class:`StoreUnavailableError`. Raises :class:`StoreInputError` for any other URL.
+    :class:`StoreUnavailableError`. Many small items of local folders are done in *processes*, where there are some.
+    Raises :class:`StoreInputError` for any other URL.
     """
     bare, rate = split_rate(url)
     if rate is not None:
-        return ThrottledStore(open_provider(bare, create=create), rate)
+        return ThrottledStore(open_provider(bare, create=create, processes=processes), rate)
     parts = urlsplit(url)
     options, mounts = _split_query(parts)
-    base = _open_base(url, parts._replace(query=options), create)
-    mounted = dict(_mount(url, name, value, create) for name, value in parse_qsl(mounts, keep_blank_values=True))
+    base = _open_base(url, parts._replace(query=options), create, processes)
+    mounted = dict(
+        _mount(url, name, value, create, processes) for name, value in parse_qsl(mounts, keep_blank_values=True)
+    )
     return MountedStore(base, mounted) if mounted else base
 
 
@@ -40,7 +44,7 @@ def _split_query(parts: SplitResult) -> tuple[str, str]:
     return "&".join(own), "&".join(piece for piece in pieces if piece not in own)
 
 
-def _open_base(url: str, parts: SplitResult, create: bool) -> Store:
+def _open_base(url: str, parts: SplitResult, create: bool, processes: BulkProcesses | None) -> Store:
     if parts.scheme == "s3":
         from millstream.stores.s3 import S3Store, parse_address
 
@@ -57,12 +61,14 @@ def _open_base(url: str, parts: SplitResult, create: bool) -> Store:
         raise StoreInputError(
             f"{url!r} names no folder of this machine: write {parts.scheme}:///folder with three slashes"
         )
-    kind = LocalStore if parts.scheme == "file" else CasStore
-    return kind(Path(unquote(parts.path)), create=create)
+    folder = Path(unquote(parts.path))
+    if parts.scheme == "cas":
+        return CasStore(folder, create=create)
+    return LocalStore(folder, create=create, processes=processes)
 
 
-def _mount(url: str, name: str, value: str, create: bool) -> tuple[str, Store]:
+def _mount(url: str, name: str, value: str, create: bool, processes: BulkProcesses | None) -> tuple[str, Store]:
     space, colon, target = value.partition(":")
     if name != "mount" or not colon:
         raise StoreInputError(f"{url!r}: after the '?' stands mount=SPACE:URL, not {name}={value}")
-    return unquote(space), open_provider(target, create=create)
+    return unquote(space), open_provider(target, create=create, processes=processes)

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import itertools
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from millstream.bench.frame import Comparison, Contender, Sample, Size
 from millstream.bench.mill.listed import prepare
 from millstream.bench.mill.workshop import COPY, LARGE, Tree, Workshop, fill, large_files, small_files
+from millstream.bench.processes import cpu_seconds
 from millstream.core.clock import SystemClock
 from millstream.core.errors import InputError, MillstreamError
 from millstream.stores import LocalStore
@@ -90,7 +90,7 @@ def _sweeps(shop: Workshop, tree: Tree, source: Path, *, once: bool) -> Comparis
         conditions=(
             f"files in the page cache; {PARALLEL} readers. sha256sum only prints sums. rclone check --download "
             "compares two copies, and the bytes of both are counted. Ours compares provider, bytes, manifest and audit "
-            "log, and writes down each outcome"
+            "log, writes down each outcome, and reads small files in as many processes as there are readers"
         ),
         contenders=[
             Contender(f"sha256sum, xargs -P{PARALLEL}", lambda: _read(tree, lambda: _sha256sum(copies))),
@@ -126,7 +126,8 @@ def _duplications(folder: Path, tree: Tree, source: Path, *, once: bool) -> Comp
         unit="MB/s",
         conditions=(
             "from one folder to another of the same disk. Ours is recorded, planned, queued, copied, proven against "
-            "the source's checksum, synced, audited and written into manifest and audit log"
+            "the source's checksum, synced, audited and written into manifest and audit log; small files in up to "
+            "four processes beside the one that does the rest"
         ),
         contenders=[
             Contender("rclone sync", lambda: _copied(folder, tree, source, durable=False)),
@@ -209,13 +210,7 @@ def _read(tree: Tree, work: Callable[[], object], *, sides: int = 1) -> Sample:
 
 def _timed(count: int, work: Callable[[], object]) -> Sample:
     """How many a second, and what one takes of a processor: on a machine that others use, the better figure."""
-    began, used = _clock.monotonic(), _processor_seconds()
+    began, used = _clock.monotonic(), cpu_seconds()
     work()
-    used = _processor_seconds() - used
+    used = cpu_seconds() - used
     return Sample(count / (_clock.monotonic() - began), {"CPU µs/file": used / count * 1e6})
-
-
-def _processor_seconds() -> float:
-    """What this process and those that it has waited for have used."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

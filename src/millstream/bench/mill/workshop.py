@@ -42,6 +42,7 @@ from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.stores import ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import NewItem
+from millstream.stores.processes import BulkProcesses
 
 SOURCE, COPY = "source", "copy"
 PAIR = Pair(SOURCE, COPY)
@@ -128,8 +129,9 @@ class Workshop:
         self._resources.callback(self.engine.dispose)
         self.manifest, self.audit_log = Manifest(self.engine), AuditLog(self.engine)
         self.outbox = Outbox(self.engine, self.clock)
-        copy = AuditedStore(LocalStore(folder / COPY), self.outbox, COPY)
-        self.providers = Providers({SOURCE: LocalStore(source), COPY: copy}, self.clock)
+        processes = self._resources.enter_context(BulkProcesses())
+        copy = AuditedStore(LocalStore(folder / COPY, processes=processes), self.outbox, COPY)
+        self.providers = Providers({SOURCE: LocalStore(source, processes=processes), COPY: copy}, self.clock)
         trail = AuditTrail(self.audit_log, self.outbox, [COPY])
         self.checker = Checker(self.providers, self.manifest, trail)
         self.writer = CheckWriter(self.manifest, BitLog(self.engine))

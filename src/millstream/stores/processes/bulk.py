@@ -1,0 +1,67 @@
+"""The bulk of a local store whose work is done by children, as far as there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from millstream.stores.bulk import Bulk, NewItem
+from millstream.stores.hashing import Digests
+from millstream.stores.processes.pool import BulkProcesses
+from millstream.stores.processes.wire import Reply, Request
+from millstream.stores.protocol import ItemInfo, StoreError
+
+Answer = TypeVar("Answer")
+Answers: TypeAlias = Sequence[Answer | StoreError]
+Decoder: TypeAlias = msgspec.msgpack.Decoder[Any]
+
+_encoder = msgspec.msgpack.Encoder()
+_infos = msgspec.msgpack.Decoder(Reply[ItemInfo])
+_bytes = msgspec.msgpack.Decoder(Reply[bytes])
+_digests = msgspec.msgpack.Decoder(Reply[Digests])
+
+
+class ProcessBulk:
+    """The :class:`~millstream.stores.bulk.Bulk` of the local store in the folder *root*, done in *processes*, or by
+    *own* where there is none.
+
+    A child that is killed at its work is a :class:`StoreUnavailableError`.
+    """
+
+    def __init__(self, root: str, own: Bulk, processes: BulkProcesses) -> None:
+        self._root, self._own, self._processes = root, own, processes
+
+    def infos(self, space: str, content_ids: Sequence[str]) -> Answers[ItemInfo]:
+        request = Request("infos", self._root, space, ids=content_ids)
+        return self._ask(request, _infos, lambda: self._own.infos(space, content_ids))
+
+    def read(self, space: str, content_ids: Sequence[str]) -> Answers[bytes]:
+        request = Request("read", self._root, space, ids=content_ids)
+        return self._ask(request, _bytes, lambda: self._own.read(space, content_ids))
+
+    def hashes(self, space: str, content_ids: Sequence[str]) -> Answers[Digests]:
+        request = Request("hashes", self._root, space, ids=content_ids)
+        return self._ask(request, _digests, lambda: self._own.hashes(space, content_ids))
+
+    def put(self, space: str, items: Sequence[NewItem]) -> Answers[ItemInfo]:
+        request = Request("put", self._root, space, items=items)
+        return self._ask(request, _infos, lambda: self._own.put(space, items))
+
+    def _ask(
+        self,
+        request: Request,
+        decoder: msgspec.msgpack.Decoder[Any],
+        alone: Callable[[], Sequence[Answer | StoreError]],
+    ) -> Sequence[Answer | StoreError]:
+        items = len(request.ids) + len(request.items)
+        try:
+            data = _encoder.encode(request)
+        except UnicodeEncodeError:  # an id that is none is said to be so by the store itself
+            return alone()
+        found = self._processes.ask(data, items) if items else None
+        if found is None:
+            return alone()
+        reply: Reply[Answer] = decoder.decode(found)
+        return reply.answers()

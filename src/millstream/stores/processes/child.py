@@ -1,0 +1,73 @@
+"""The child: does what it is asked over its standard input until that ends, and dies with its parent.
+
+``python -m millstream.stores.processes.child PARENT``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import msgspec
+
+from millstream.stores.bulk import Bulk
+from millstream.stores.local import LocalStore
+from millstream.stores.processes.wire import READY, Reply, Request, failure, read_frame, reply, write_frame
+
+_STORES = 64
+"""Local stores that stay open."""
+
+_PR_SET_PDEATHSIG = 1
+
+_decoder = msgspec.msgpack.Decoder(Request)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer *requests* until there are no more."""
+    write_frame(replies, READY)
+    while (data := read_frame(requests)) is not None:
+        write_frame(replies, _encoder.encode(_answer(data)))
+
+
+def _answer(data: bytes) -> Reply[Any]:
+    try:
+        request = _decoder.decode(data)
+        act: Callable[[str, Sequence[Any]], Sequence[Any]] = getattr(_bulk(request.root), request.act)
+        return reply(act(request.space, request.items or request.ids))
+    except Exception as error:  # whatever it is, it is for the one who asked
+        return Reply(error=failure(error))
+
+
+@lru_cache(_STORES)
+def _bulk(root: str) -> Bulk:
+    return LocalStore(root, create=False).bulk
+
+
+def main() -> None:
+    """Serve the process whose number the command line has."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent ends in order, and then closes the pipe
+    _die_with(int(sys.argv[1]))
+    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing that is printed gets in between the frames
+    with contextlib.suppress(BrokenPipeError):
+        serve(requests, replies)
+
+
+def _die_with(parent: int) -> None:
+    """Nothing may be written any more once others can see that the parent is gone: they settle what it has begun."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the process that asked is gone")
+
+
+if __name__ == "__main__":
+    main()
