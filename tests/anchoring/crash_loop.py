@@ -2,7 +2,8 @@
 
 ``python crash_loop.py FOLDER SEED COUNT HOW`` runs the same job COUNT times on fresh folders, in forked children that
 are killed by SIGKILL: with HOW ``steps`` at drawn steps (before or after any call of the journal, the storage, the
-ledger and the observer, and before any rename of a file), with ``times`` at drawn moments. Each is then run again,
+ledger and the observer, and before any rename of a file), with ``packed`` at drawn steps of a job whose cuts are packed
+before the writer takes them, with ``times`` at drawn moments. Each is then run again,
 undisturbed, and a line of JSON says what came of it. The first line is that of a job nobody disturbed.
 """
 
@@ -31,13 +32,14 @@ from millstream.anchoring import (
     Observer,
     replay,
 )
+from millstream.anchoring.packing import pack_cut
 from millstream.core.clock import SystemClock
 from millstream.log import open_store
 from millstream.testing.batches import CONFIG, make_batches, make_rejects
 
 BATCHES = list(make_batches(13))
 STEPS = {
-    "journal": ("add", "prepare", "anchored", "observed"),
+    "journal": ("add", "prepare", "prepare_packed", "anchored", "observed"),
     "cas": ("put_many",),
     "ledger": ("append",),
     "index": ("record",),
@@ -71,7 +73,7 @@ class Steps:
         return counted
 
 
-def job(folder: Path, steps: Steps) -> None:
+def job(folder: Path, how: str, steps: Steps) -> None:
     """Add all batches in small runs and anchor them, as a caller does who knows nothing of an earlier run."""
     folder.mkdir(exist_ok=True)
     sys.addaudithook(lambda event, _: steps.take() if event == "os.rename" else None)
@@ -89,13 +91,29 @@ def job(folder: Path, steps: Steps) -> None:
         limits = CutLimits(batches=5, file_bytes=3000)
         writer = BatchWriter(parts["journal"], parts["cas"], parts["ledger"], parts["observer"], limits=limits)
         writer.recover()
-        for start in range(0, len(BATCHES), 4):
-            rejects = make_rejects(range(900 + start, 904 + start))
-            writer.add("weather", BATCHES[start : start + 4], rejects, config=CONFIG)
-            writer.cut()
+        if how == "packed":
+            take_all(writer, parts, limits)
+        else:
+            add_all(writer)
         writer.cut(force=True)
         outcome(folder, parts, steps.taken)
     engine.dispose()
+
+
+def add_all(writer: BatchWriter) -> None:
+    for start in range(0, len(BATCHES), 4):
+        rejects = make_rejects(range(900 + start, 904 + start))
+        writer.add("weather", BATCHES[start : start + 4], rejects, config=CONFIG)
+        writer.cut()
+
+
+def take_all(writer: BatchWriter, parts: dict[str, Any], limits: CutLimits) -> None:
+    writer.add("weather", [], make_rejects(range(900, 904)), config=CONFIG)
+    known = parts["journal"].known_roots("weather", [batch.batch for batch in BATCHES])
+    left = [batch for batch in BATCHES if batch.batch not in known]
+    for start in range(0, len(left), limits.batches):
+        cut = pack_cut(parts["cas"], left[start : start + limits.batches], limits.file_bytes)
+        assert writer.take("weather", cut, config=CONFIG) is not None
 
 
 def outcome(folder: Path, parts: dict[str, Any], taken: int) -> None:
@@ -128,18 +146,18 @@ def in_child(function: Callable[[], None], kill_after: float | None = None) -> i
 def main() -> None:
     base, draw, count, how = Path(sys.argv[1]), random.Random(int(sys.argv[2])), int(sys.argv[3]), sys.argv[4]
     started = time.perf_counter()
-    in_child(partial(job, base / "undisturbed", Steps(None)))
+    in_child(partial(job, base / "undisturbed", how, Steps(None)))
     seconds = time.perf_counter() - started
     undisturbed = report(base / "undisturbed", [0])
     points = range(1, undisturbed["steps"] + 1)
     for number in range(count):
         folder, ends = base / str(number), []
         for _ in range(draw.choice([1, 1, 2])):
-            if how == "steps":
-                ends.append(in_child(partial(job, folder, Steps(draw.choice(points)))))
+            if how == "times":
+                ends.append(in_child(partial(job, folder, how, Steps(None)), draw.uniform(0, seconds)))
             else:
-                ends.append(in_child(partial(job, folder, Steps(None)), draw.uniform(0, seconds)))
-        ends.append(in_child(partial(job, folder, Steps(None))))
+                ends.append(in_child(partial(job, folder, how, Steps(draw.choice(points)))))
+        ends.append(in_child(partial(job, folder, how, Steps(None))))
         report(folder, ends)
 
 

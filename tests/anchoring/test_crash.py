@@ -23,7 +23,7 @@ def deaths(folder: Path, seed: int, count: int, how: str) -> tuple[dict[str, Any
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["steps", "times"])
+@pytest.mark.parametrize("how", ["steps", "packed", "times"])
 def test_p7_a_writer_killed_at_any_point_anchors_every_batch_once(tmp_path: Path, size: str, how: str) -> None:
     undisturbed, others = deaths(tmp_path, seed=7, count=400 if size == "long" else 7, how=how)
     assert (undisturbed["observed"], undisturbed["waiting_rejects"], undisturbed["findings"]) == (13, 0, [])

@@ -66,7 +66,7 @@ def main(folder: Path, seed: int, kills: int) -> None:
         stream = stream.option("log", "streamed").option("checkpointLocation", str(folder / "checkpoint"))
         stream.trigger(availableNow=True).start().awaitTermination()
         batches = run_batch(spark, jobs, url, "in", RULES, flush=True)
-        anchor_history(batches, "in", node.batch_writer, msgspec.to_builtins(RULES))
+        anchor_history(batches, "in", node.batch_writer, msgspec.to_builtins(RULES), spark=spark, cas=node.cas_url)
         planned = plan_duplication(spark, jobs, "run", stores, manifest, pair=PAIR, space=SPACE)
         copy_missing(spark, planned, stores, manifest, bin_bytes=1 << 17)
         sweep = run_integrity(spark, jobs, "run", stores, manifest.rows(), spaces=[SPACE], bin_bytes=1 << 17)

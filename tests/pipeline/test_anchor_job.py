@@ -27,7 +27,9 @@ from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.log import Log, LogSpec
 from millstream.node import Node
-from millstream.settings import Settings
+from millstream.pipeline.jobs.anchor import anchor_history
+from millstream.pipeline.jobs.batch import run_batch
+from millstream.settings import AnchoringSettings, Settings
 from millstream.testing.batching import plain_batches
 from millstream.testing.waiting import until
 
@@ -218,6 +220,39 @@ class TestOnSpark:
         with Node.open(Settings(data=str(data))) as node:
             assert anchored(node, batches) == dict.fromkeys(batches, 1)
             assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+
+    def test_tasks_make_the_anchors_that_the_batch_writer_makes_by_itself(
+        self, data: Path, spark: SparkSession, untidy: Untidy, rules: BatchConfig
+    ) -> None:
+        with self.node(data, max_batches=30) as node, self.node(data / "other", max_batches=30) as other:
+            fill(node, untidy(8, 900), rules)
+            job = run_batch(spark, data / "jobs", node.settings.log_url, "in", rules)
+            mine = anchor_history(job, "in", node.batch_writer, CONFIG, spark=spark, cas=node.cas_url)
+            assert mine == anchor_history(job, "in", other.batch_writer, CONFIG)
+            assert mine.anchors > 3
+            entries = [[entry.anchor_string for entry in one.ledger.entries()] for one in (node, other)]
+            assert entries[0] == entries[1]
+            assert node.observer.index.totals() == other.observer.index.totals()
+            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+            again = anchor_history(job, "in", node.batch_writer, CONFIG, spark=spark, cas=node.cas_url)
+            assert (again.batches, again.anchors, again.known) == (0, 0, mine.batches)
+
+    def test_p6_what_no_task_can_pack_goes_the_long_way_and_each_batch_comes_to_its_end(
+        self, data: Path, spark: SparkSession, untidy: Untidy, rules: BatchConfig
+    ) -> None:
+        with self.node(data, max_batches=30, file_bytes=600) as node:
+            fill(node, untidy(9, 600), rules)
+            job = run_batch(spark, data / "jobs", node.settings.log_url, "in", rules)
+            done = anchor_history(job, "in", node.batch_writer, CONFIG, spark=spark, cas=node.cas_url)
+            totals = node.journal.totals()
+            assert totals.rejected > 0
+            assert totals.observed + totals.rejected == done.batches == len(list(job.batches()))
+            assert all("holds at most 600" in reason for _, _, reason in node.journal.rejected())
+            assert replay(node.cas, node.ledger, node.observer.index).findings == ()
+
+    @staticmethod
+    def node(folder: Path, **anchoring: int) -> Node:
+        return Node.open(Settings(data=str(folder), anchoring=AnchoringSettings(**anchoring)), create=True)
 
     def test_rules_that_changed_make_other_batches_and_are_told(
         self, data: Path, untidy: Untidy, rules: BatchConfig

@@ -12,14 +12,16 @@ from millstream.anchoring import journal_tables as t
 from millstream.anchoring.database import among, insert_rows
 from millstream.anchoring.errors import BatchFormatError
 from millstream.anchoring.files import check_reason
+from millstream.anchoring.packing import PackedBatch
 from millstream.anchoring.records import EncodedBatch
-from millstream.anchoring.states import Added
+from millstream.anchoring.states import Added, Stream
 from millstream.core.canonical import canonical_json
 
 MAX_CONFIG_CHARACTERS = 100_000
 """The longest configuration (as canonical JSON) that leaves room for the files in a manifest."""
 
 _BATCH = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "end", "ended")
+_PACKED = ("seq", "stream", "log", "batch", "source", "start", "size", "root", "cut", "end", "ended")
 _PAYLOAD = ("seq", "ids", "header", "lines")
 
 
@@ -34,8 +36,8 @@ def accept(
 
     Raises :class:`BatchFormatError` for a reason, or a configuration, that no anchored file may hold.
     """
-    stream = _stream_number(connection, log, _config_text(config))
-    roots, new = _known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
+    stream = stream_of(connection, log, config).stream
+    roots, new = known_roots(connection, log, [batch.batch for batch in batches]), list[EncodedBatch]()
     for batch in batches:
         if batch.batch not in roots:
             roots[batch.batch] = batch.root
@@ -55,6 +57,12 @@ def _config_text(config: Mapping[str, Any]) -> str:
     return text
 
 
+def stream_of(connection: sa.Connection, log: str, config: Mapping[str, Any]) -> Stream:
+    """The stream of *log* under *config*, which is made where it is new. Errors: see :func:`accept`."""
+    text = _config_text(config)
+    return Stream(_stream_number(connection, log, text), log, text)
+
+
 def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
     query = sa.select(t.streams.c.stream).where(t.streams.c.log == log, t.streams.c.config == config)
     number = connection.execute(query).scalar()
@@ -64,7 +72,8 @@ def _stream_number(connection: sa.Connection, log: str, config: str) -> int:
     return int(number)
 
 
-def _known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:
+def known_roots(connection: sa.Connection, log: str, names: Sequence[str]) -> dict[str, str]:
+    """The Merkle roots (hex) of those batches of *log* among *names* that were accepted, by their ids."""
     query = sa.select(t.batches.c.batch, t.batches.c.root)
     query = query.where(t.batches.c.log == log, among(t.batches.c.batch, names))
     return {row.batch: row.root for row in connection.execute(query)}
@@ -77,7 +86,7 @@ def _known_rejects(connection: sa.Connection, log: str, numbers: Iterable[int]) 
 
 def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: Sequence[EncodedBatch]) -> int:
     """Insert *batches* in order and return the last place that is taken after them."""
-    last = int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
+    last = _last_place(connection)
     rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
     for seq, batch in enumerate(batches, last + 1):
         header, line = batch.header, batch.header_line
@@ -88,6 +97,23 @@ def _insert_batches(connection: sa.Connection, stream: int, log: str, batches: S
     insert_rows(connection, t.batches, _BATCH, rows)
     insert_rows(connection, t.payloads, _PAYLOAD, payloads)
     return last + len(rows)
+
+
+def insert_packed(connection: sa.Connection, stream: Stream, cut: int, batches: Sequence[PackedBatch]) -> None:
+    """Insert *batches* as members of *cut*. Their lines lie in storage; of their payloads there are the ids alone."""
+    rows, payloads = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    for seq, batch in enumerate(batches, _last_place(connection) + 1):
+        read = batch.read
+        own = (read.batch, batch.source, batch.start, read.size, batch.root, cut, batch.end, batch.ended)
+        rows.append((seq, stream.stream, stream.log, *own))
+        payloads.append((seq, np.array(read.ids, "<u8").tobytes(), b"", b""))
+    insert_rows(connection, t.batches, _PACKED, rows)
+    insert_rows(connection, t.payloads, _PAYLOAD, payloads)
+
+
+def _last_place(connection: sa.Connection) -> int:
+    """The last place in the order of adding that is taken."""
+    return int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(t.batches.c.seq), 0))).scalar_one())
 
 
 def _insert_rejects(connection: sa.Connection, stream: int, log: str, seq: int, reasons: Mapping[int, str]) -> None:

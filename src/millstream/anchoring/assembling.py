@@ -21,17 +21,28 @@ def manifest_of(stream: Stream, parts: Iterable[Part], rejects: Sequence[tuple[i
     One file is in memory at a time; none is kept.
     """
     leaves = list[bytes]()
-    files = [
+    files = tuple(
         BatchFile(file.entries, len(file.data), file.messages, cid_of(file.data))
         for file in pack_batches(_noting_leaves(parts, leaves), limit)
-    ]
+    )
+    return manifest_over(stream, files, leaves, rejects, limit)
+
+
+def manifest_over(
+    stream: Stream,
+    files: tuple[BatchFile, ...],
+    leaves: Sequence[bytes],
+    rejects: Sequence[tuple[int, str]],
+    limit: int,
+) -> Manifest:
+    """The manifest of *files*, which hold batches of these *leaves*, and of *rejects* as in :func:`manifest_of`."""
     reject_files = [
         RejectFile(len(file.data), file.entries, cid_of(file.data)) for file in pack_rejects(rejects, limit)
     ]
     return Manifest(
         config=msgspec.json.decode(stream.config),
         count=len(leaves),
-        files=tuple(files),
+        files=files,
         log=stream.log,
         messages=sum(file.messages for file in files),
         protocol=PROTOCOL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from millstream.anchoring.manifest import (
 from millstream.anchoring.merkle import leaf_hash, merkle_root
 
 
-class ReadBatch(msgspec.Struct, frozen=True):
+class ReadBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A batch that was read: its id, the file it lies in (CID, offset and size in bytes), leaf hash and message ids."""
 
     batch: str
@@ -54,10 +54,13 @@ def read_manifest(cas: Cas, anchor: str) -> tuple[str, Manifest]:
     return cid, manifest
 
 
-def read_anchor(cas: Cas, anchor: str) -> AnchorContent:
-    """All that the anchor string *anchor* stands for, with one file in memory at a time. Errors: `read_manifest`."""
+def read_anchor(cas: Cas, anchor: str, read: Mapping[str, Sequence[ReadBatch]] = {}) -> AnchorContent:
+    """All that the anchor string *anchor* stands for, with one file in memory at a time. Errors: `read_manifest`.
+
+    *read* is what :func:`read_batches` gave of some files already, by their CIDs: these are not read again.
+    """
     cid, manifest = read_manifest(cas, anchor)
-    batches = [batch for file in manifest.files for batch in _read_batches(cas, file)]
+    batches = [batch for file in manifest.files for batch in read.get(file.uri) or read_batches(cas, file)]
     if merkle_root([batch.leaf for batch in batches]).hex() != manifest.root:
         raise BatchFormatError("the batches are not those under the manifest's Merkle root")
     rejects = [reject for rejected in manifest.rejects.files for reject in _read_rejects(cas, rejected)]
@@ -81,7 +84,8 @@ def _get(cas: Cas, cid: str, limit: int) -> bytes:
         raise BatchFormatError(str(error)) from error
 
 
-def _read_batches(cas: Cas, file: BatchFile) -> Iterator[ReadBatch]:
+def read_batches(cas: Cas, file: BatchFile) -> Iterator[ReadBatch]:
+    """The batches of *file*, after a check of every line, root and figure. Errors: see :func:`read_manifest`."""
     batches = messages = 0
     for stored in split_batches(read_file(cas, file)):
         ids = message_ids(stored)

@@ -187,12 +187,17 @@ def hand_over(
     Raises :class:`AnchoringError` where a batch is known with other messages in it, and what the writer raises.
     """
     added = writer.add(log, batches, rejects, config=config, sealed=sealed)
-    if added.conflicting:
+    check_conflicts(log, added.conflicting)
+    return Handed(added.batches, sum(len(batch.ids) for batch in batches), added.rejects, added.known)
+
+
+def check_conflicts(log: str, names: Sequence[str]) -> None:
+    """Raise :class:`AnchoringError` where batches *names* of *log* are known with other messages in them."""
+    if names:
         raise AnchoringError(
-            f"batch {' and '.join(added.conflicting[:3])} of {log!r} is known with other messages in it: the rules or "
+            f"batch {' and '.join(names[:3])} of {log!r} is known with other messages in it: the rules or "
             "the log are not those that it was made of; `millstream pipeline verify-batches` names the differences"
         )
-    return Handed(added.batches, sum(len(batch.ids) for batch in batches), added.rejects, added.known)
 
 
 def cut(writer: BatchWriter, *, force: bool) -> Handed:

@@ -71,6 +71,12 @@ def pack_batches(parts: Iterable[Part], limit: int = MAX_FILE_BYTES) -> Iterator
         yield PackedFile(b"".join(chunks), entries, messages)
 
 
+def check_size(size: int, limit: int) -> None:
+    """Raise :class:`BatchFormatError` where a batch of *size* bytes fits in no file of *limit* bytes."""
+    if size > limit:
+        raise BatchFormatError(f"the batch has {size:,} bytes; a batch file holds at most {limit:,}")
+
+
 def pack_rejects(rejects: Iterable[tuple[int, str]], limit: int = MAX_FILE_BYTES) -> Iterator[PackedFile]:
     """*rejects* (message id, reason), ascending by id, in files of at most *limit* bytes."""
     lines, size = list[bytes](), 0

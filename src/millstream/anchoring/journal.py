@@ -14,10 +14,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from millstream.anchoring import journal_tables as t
-from millstream.anchoring.accepting import accept
+from millstream.anchoring.accepting import accept, insert_packed, known_roots, stream_of
 from millstream.anchoring.database import among, metadata
 from millstream.anchoring.errors import JournalBusyError
 from millstream.anchoring.files import Part
+from millstream.anchoring.packing import PackedBatch
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.states import (
     Added,
@@ -54,6 +55,16 @@ class Journal:
         """
         with writing(self._engine) as connection:
             return accept(connection, log, config, batches, rejects)
+
+    def stream(self, log: str, config: Mapping[str, Any]) -> Stream:
+        """The stream of *log* under *config*. Raises :class:`BatchFormatError` for a configuration that is too long."""
+        with writing(self._engine) as connection:
+            return stream_of(connection, log, config)
+
+    def known_roots(self, log: str, names: Sequence[str]) -> Mapping[str, str]:
+        """The Merkle roots (hex) of those batches of *log* among *names* that were accepted, by their ids."""
+        with self._engine.connect() as connection:
+            return known_roots(connection, log, names)
 
     def streams(self) -> Sequence[Stream]:
         """The streams that have accepted batches waiting, by log and configuration."""
@@ -107,21 +118,30 @@ class Journal:
 
         Raises :class:`JournalBusyError` where another process has cut or added in between.
         """
-        stream, state = plan.stream.stream, BatchState.CUT
-        values = (stream, state, plan.anchor_string, plan.manifest, plan.ledger_after)
-        insert = sa.insert(t.cuts).values(dict(zip(Cut.__struct_fields__[1:-1], values, strict=True)))
         batches = sa.update(t.batches).where(_waiting_batches(plan.stream, plan.last_seq))
-        rejects = sa.update(t.rejects).where(
-            _waiting_rejects(plan.stream, plan.last_seq), t.rejects.c.id <= plan.last_reject
-        )
         with writing(self._engine) as connection:
-            if connection.execute(sa.select(t.cuts.c.cut).where(t.OPEN)).first() is not None:
+            cut = _begin(connection, plan)
+            if connection.execute(batches.values(cut=cut.cut)).rowcount != plan.batches:
                 raise JournalBusyError
-            cut = int(connection.execute(insert).inserted_primary_key[0])  # type: ignore[index]
-            taken = [connection.execute(update.values(cut=cut)).rowcount for update in (batches, rejects)]
-            if taken != [plan.batches, plan.rejects]:
+        return cut
+
+    def prepare_packed(self, plan: Plan, batches: Sequence[PackedBatch]) -> Cut:
+        """Accept *batches*, whose files lie in storage, and write down the cut that they are, at once.
+
+        Raises :class:`JournalBusyError` where another process has cut or added in between.
+        """
+        with writing(self._engine) as connection:
+            if known_roots(connection, plan.stream.log, [batch.read.batch for batch in batches]):
                 raise JournalBusyError
-        return Cut(cut, *values, anchor=None)
+            cut = _begin(connection, plan)
+            insert_packed(connection, plan.stream, cut.cut, batches)
+        return cut
+
+    def is_packed(self, cut: Cut) -> bool:
+        """Whether the batch files of *cut*, which is not observed yet, lay in storage before it was written down."""
+        query = sa.select(sa.func.length(t.payloads.c.header)).join(t.batches, t.batches.c.seq == t.payloads.c.seq)
+        rows = self._rows(query.where(t.batches.c.cut == cut.cut).limit(1))
+        return bool(rows) and rows[0][0] == 0
 
     def members(self, cut: Cut) -> Sequence[str]:
         """The batch ids of *cut*."""
@@ -207,6 +227,21 @@ class Journal:
     def _rows(self, query: Any) -> Sequence[Any]:
         with self._engine.connect() as connection:
             return connection.execute(query).all()
+
+
+def _begin(connection: sa.Connection, plan: Plan) -> Cut:
+    """The new cut of *plan*, with its rejects. Raises :class:`JournalBusyError` where another process was faster."""
+    if connection.execute(sa.select(t.cuts.c.cut).where(t.OPEN)).first() is not None:
+        raise JournalBusyError
+    values = (plan.stream.stream, BatchState.CUT, plan.anchor_string, plan.manifest, plan.ledger_after)
+    insert = sa.insert(t.cuts).values(dict(zip(Cut.__struct_fields__[1:-1], values, strict=True)))
+    cut = int(connection.execute(insert).inserted_primary_key[0])  # type: ignore[index]
+    rejects = sa.update(t.rejects).where(
+        _waiting_rejects(plan.stream, plan.last_seq), t.rejects.c.id <= plan.last_reject
+    )
+    if connection.execute(rejects.values(cut=cut)).rowcount != plan.rejects:
+        raise JournalBusyError
+    return Cut(cut, *values, anchor=None)
 
 
 def _waiting_batches(stream: Stream, last_seq: int) -> sa.ColumnElement[bool]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.content import read_anchor
+from millstream.anchoring.content import ReadBatch, read_anchor
 from millstream.anchoring.errors import BatchFormatError, CasError, LedgerError, ObservationBlockedError
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.ledger import GENESIS, Ledger, LedgerEntry, check_seal
@@ -34,8 +35,8 @@ class Observer:
         self._ledger = ledger
         self._observing = threading.Lock()
 
-    def observe(self) -> Observed:
-        """Read all entries that are new.
+    def observe(self, read: Mapping[str, Sequence[ReadBatch]] = {}) -> Observed:
+        """Read all entries that are new; *read* is what is in some of their files, as in :func:`read_anchor`.
 
         Raises :class:`ObservationBlockedError` at an entry whose files cannot be read, and :class:`LedgerError` where
         the ledger does not continue what was observed; all entries before that one are kept.
@@ -45,7 +46,7 @@ class Observer:
             count = 0
             for entry in self._ledger.entries(number + 1):
                 self._check_follows(entry, number, last)
-                observe_entry(self.index, self._cas, entry)
+                observe_entry(self.index, self._cas, entry, read)
                 number, last, count = entry.number, entry.hash, count + 1
             return Observed(number, count)
 
@@ -58,13 +59,17 @@ class Observer:
             )
 
 
-def observe_entry(index: AnchorIndex, cas: Cas, entry: LedgerEntry) -> None:
+def observe_entry(
+    index: AnchorIndex, cas: Cas, entry: LedgerEntry, read: Mapping[str, Sequence[ReadBatch]] = {}
+) -> None:
     """Judge *entry* by all reader rules and write the verdict into *index*, which has all entries before it.
+
+    *read* is what is in some of its files, as in :func:`~millstream.anchoring.content.read_anchor`.
 
     Raises :class:`ObservationBlockedError` where storage cannot give what the entry names.
     """
     try:
-        content = read_anchor(cas, entry.anchor_string)
+        content = read_anchor(cas, entry.anchor_string, read)
     except BatchFormatError as error:
         index.record_invalid(entry, str(error))
         return

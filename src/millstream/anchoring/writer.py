@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from millstream.anchoring.assembling import files_of, manifest_of
-from millstream.anchoring.cas import Cas
+from millstream.anchoring.assembling import files_of, manifest_of, manifest_over
+from millstream.anchoring.cas import Cas, not_found
+from millstream.anchoring.content import ReadBatch
 from millstream.anchoring.errors import AnchoringError, BatchFormatError, JournalBusyError
-from millstream.anchoring.files import checked_batch
+from millstream.anchoring.files import Part, checked_batch
 from millstream.anchoring.index import AnchorIndex
 from millstream.anchoring.journal import Journal
 from millstream.anchoring.ledger import Ledger, LedgerEntry
@@ -25,16 +26,21 @@ from millstream.anchoring.manifest import (
     MAX_CONTENT_BYTES,
     MAX_FILE_BYTES,
     MAX_REJECTS,
+    Manifest,
     anchor_string,
     decode_manifest,
     encode_manifest,
 )
 from millstream.anchoring.observer import Observer
+from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
 from millstream.anchoring.screening import Member
 from millstream.anchoring.states import Added, BatchState, Candidate, Cut, Plan, Stream
 from millstream.core import tracing
 from millstream.core.cid import cid_of
+
+_ANY = (1 << 63) - 1
+"""A place in the order of adding that is after all others."""
 
 
 class Reject(Protocol):
@@ -115,6 +121,35 @@ class BatchWriter:
                     entries.append(self._finish(self.journal.prepare(plan)))
             return entries
 
+    def take(self, log: str, packed: PackedCut, *, config: Mapping[str, Any]) -> LedgerEntry | None:
+        """Anchor *packed*, whose files lie in this writer's storage and were read back; returns its ledger entry.
+
+        Rejects of the same log and *config* that wait go with it. None, and nothing is changed, where its batches have
+        to go by :meth:`add`: others wait there, one of these is known, or no reader would take it. Raises what
+        :meth:`cut` raises.
+        """
+        with self._cutting:
+            self._finish_open()
+            self._observer.observe()
+            stream = self.journal.stream(log, config)
+            members = [Member(batch.read.batch, batch.read.ids) for batch in packed.batches]
+            if (
+                self.journal.candidates(stream, 1)
+                or self.journal.known_roots(log, [member.batch for member in members])
+                or self.index.screen(log, members)
+            ):
+                return None
+            rejects = self.journal.waiting_rejects(stream, _ANY, MAX_REJECTS)
+            leaves = [batch.read.leaf for batch in packed.batches]
+            manifest = manifest_over(stream, packed.files, leaves, rejects, self._limits.file_bytes)
+            plan = self._plan_under(manifest, stream, _ANY, rejects)
+            return self._finish(self.journal.prepare_packed(plan, packed.batches), packed.content)
+
+    @property
+    def limits(self) -> CutLimits:
+        """When a cut is full."""
+        return self._limits
+
     @property
     def index(self) -> AnchorIndex:
         """What was read back from the ledger."""
@@ -165,15 +200,20 @@ class BatchWriter:
         return {taken[ordinal].seq: reason for ordinal, reason in refused.items()}
 
     def _plan_of(self, stream: Stream, taken: Sequence[Candidate]) -> Plan:
-        last, head = taken[-1].seq, self._ledger.head()
+        last = taken[-1].seq
         rejects = self.journal.waiting_rejects(stream, last, MAX_REJECTS)
         manifest = manifest_of(stream, self.journal.waiting_parts(stream, last), rejects, self._limits.file_bytes)
         if manifest.count != len(taken):
             raise JournalBusyError
-        data = encode_manifest(manifest)
+        return self._plan_under(manifest, stream, last, rejects)
+
+    def _plan_under(
+        self, manifest: Manifest, stream: Stream, last_seq: int, rejects: Sequence[tuple[int, str]]
+    ) -> Plan:
+        data, head = encode_manifest(manifest), self._ledger.head()
         return Plan(
             stream=stream,
-            last_seq=last,
+            last_seq=last_seq,
             last_reject=rejects[-1][0] if rejects else 0,
             batches=manifest.count,
             rejects=len(rejects),
@@ -182,8 +222,8 @@ class BatchWriter:
             ledger_after=head.number if head else 0,
         )
 
-    def _finish(self, cut: Cut) -> LedgerEntry:
-        """Take *cut* from where it stands to the end."""
+    def _finish(self, cut: Cut, content: Mapping[str, Sequence[ReadBatch]] = {}) -> LedgerEntry:
+        """Take *cut* from where it stands to the end; *content* is what some of its files hold, by their CIDs."""
         with tracing.span("cut", cut=cut.cut, anchor_string=cut.anchor_string):
             with tracing.span(
                 "write files"
@@ -196,15 +236,22 @@ class BatchWriter:
             else:
                 entry = self._anchored_entry(cut)
             with tracing.span("read back"):
-                self._observer.observe()
+                self._observer.observe(content)
             self.journal.observed(cut, self._refused(cut, entry.number))
             return entry
 
     def _write_files(self, cut: Cut) -> None:
-        manifest = decode_manifest(cut.manifest)
-        files = files_of(manifest, self.journal.cut_parts(cut), self.journal.cut_rejects(cut))
-        cids = self._cas.put_many(itertools.chain(files, [cut.manifest]))
-        if list(cids[:-1]) == list(manifest.uris):
+        manifest, expected = decode_manifest(cut.manifest), list[str]()
+        if self.journal.is_packed(cut):
+            self._check_stored(manifest)
+            parts: Iterable[Part] = ()
+        else:
+            parts = self.journal.cut_parts(cut)
+            expected += [file.uri for file in manifest.files]
+        expected += [file.uri for file in manifest.rejects.files]
+        files = files_of(manifest, parts, self.journal.cut_rejects(cut))
+        *written, _ = self._cas.put_many(itertools.chain(files, [cut.manifest]))
+        if written == expected:
             return
         if cut.cut not in {each.cut for each in self.journal.open_cuts()}:
             raise JournalBusyError  # another process has just finished it
@@ -212,6 +259,12 @@ class BatchWriter:
             f"cut {cut.cut} gives other files than when it was prepared: the journal was changed from outside; "
             "restore node.db from a backup"
         )
+
+    def _check_stored(self, manifest: Manifest) -> None:
+        """Raise where a batch file, which was there when the cut was written down, has gone since."""
+        for file in manifest.files:
+            if not self._cas.has(file.uri):
+                raise not_found(file.uri)
 
     def _anchored_entry(self, cut: Cut) -> LedgerEntry:
         entry = self._ledger.find(cut.anchor_string, after=cut.ledger_after)

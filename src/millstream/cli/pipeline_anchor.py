@@ -78,13 +78,17 @@ def _history(node: Node, log: str, *, last_id: int | None, flush: bool, **_: Any
     from millstream.pipeline.jobs.batch import run_batch
 
     rules = node.rules
-    with node.spark() as spark, shown(spark, "batch"):
-        job = run_batch(
-            spark, node.folder / "jobs", node.settings.log_url, log, rules,
-            last_id=last_id, flush=flush, clock=node.clock,
-        )  # fmt: skip
-    head, began = node.ledger.head(), node.clock.now()
-    done = anchor_history(job, log, node.batch_writer, rules.plain, clock=node.clock)
+    with node.spark() as spark:
+        with shown(spark, "batch"):
+            job = run_batch(
+                spark, node.folder / "jobs", node.settings.log_url, log, rules,
+                last_id=last_id, flush=flush, clock=node.clock,
+            )  # fmt: skip
+        head, began = node.ledger.head(), node.clock.now()
+        with shown(spark, "anchor"):
+            done = anchor_history(
+                job, log, node.batch_writer, rules.plain, spark=spark, cas=node.cas_url, clock=node.clock
+            )
     span, source = job.record.inputs, node.store.log(LogSpec(log), create=False)
     after = head.number if head else 0
     trace_history(node.batch_writer.index, source, span["first_id"], span["last_id"], after=after, began=began)

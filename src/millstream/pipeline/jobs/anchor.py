@@ -1,32 +1,50 @@
 """The job ``anchor``: a log's batches into content-addressed files under the ledger, each once.
 
-Of history, the job ``batch`` encodes on the executors, and the driver hands its output to the batch writer. Of a
+Of history, the job ``batch`` encodes on the executors, where cuts of its output are packed and written as well; the
+driver has the batch writer take them. Of a
 stream, the log of batches is where both meet: a trigger's batches are durable in it, and
 :class:`millstream.anchoring.feed.AnchorFeed` takes them from there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import SparkSession
+
 from millstream.anchoring import BatchWriter
-from millstream.anchoring.feed import GROUP_MESSAGES, Handed, cut, hand_over
+from millstream.anchoring.feed import GROUP_MESSAGES, Handed, check_conflicts, cut, hand_over
+from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.batch import BatchJob
+from millstream.pipeline.jobs.cutplans import plan_cuts, read_plan
 from millstream.pipeline.jobs.folder import JobRecord, log_record
+from millstream.pipeline.jobs.packing import Packer
 
 _MOST_REJECTS = 100_000
 
 
 def anchor_history(
-    job: BatchJob, log: str, writer: BatchWriter, config: Mapping[str, Any], *, clock: Clock | None = None
+    job: BatchJob,
+    log: str,
+    writer: BatchWriter,
+    config: Mapping[str, Any],
+    *,
+    spark: SparkSession | None = None,
+    cas: str = "",
+    clock: Clock | None = None,
 ) -> Handed:
     """Anchor what came of *job* on *log*; *config* are the rules it was made by, as JSON members.
 
-    Raises what :func:`millstream.anchoring.feed.hand_over` and the batch writer raise.
+    Tasks of *spark* pack the cuts and write their files, where they reach the writer's storage by the URL *cas*
+    (``auditing.open_cas``); else the writer does, which gives the same anchors. Raises what
+    :func:`millstream.anchoring.feed.hand_over` and the batch writer raise, and :class:`PipelineError` where tasks fail.
     """
     clock = clock or SystemClock()
     began, size = clock.monotonic(), 0
@@ -35,15 +53,46 @@ def anchor_history(
     rejects = job.rejects()
     while some := list(itertools.islice(rejects, _MOST_REJECTS)):
         done = done.plus(hand_over(writer, log, (), some, config))
-    for group in _grouped(job.batches()):
-        size += sum(len(batch.lines) for batch in group)
-        done = done.plus(hand_over(writer, log, group, (), config, sealed=True)).plus(cut(writer, force=False))
-    done = done.plus(cut(writer, force=True))
+    news = _News(writer, log)
+    packer = Packer(spark, cas, writer.limits, plan_cuts(job.named(), writer.limits.batches, news))
+    with contextlib.closing(packer.cuts()) as cuts:
+        for plan, packed in cuts:
+            if packed is None or writer.take(log, packed, config=config) is None:
+                packer.stop()
+                left = itertools.chain([plan], (plan for plan, _ in cuts))
+                break
+            done, size = done.plus(_taken(packed)), size + packed.line_bytes
+        else:
+            left = itertools.chain()
+        for group in _grouped(itertools.chain.from_iterable(map(read_plan, left))):
+            size += sum(len(batch.lines) for batch in group)
+            done = done.plus(hand_over(writer, log, group, (), config, sealed=True)).plus(cut(writer, force=False))
+    done = done.plus(cut(writer, force=True)).plus(Handed(known=news.known))
     inputs = {"log": log, "batches": job.record.inputs}
     counts = {"messages": done.messages, "rejects": done.rejects, "known": done.known, "anchors": done.anchors}
     seconds = round(clock.monotonic() - began, 3)
     log_record(JobRecord("anchor", inputs, job.record.rows_out, done.batches, size, seconds, counts))
     return done
+
+
+class _News:
+    """Tells which batches of *log* the journal of *writer* does not know, and counts those that it does."""
+
+    def __init__(self, writer: BatchWriter, log: str) -> None:
+        self._writer, self._log = writer, log
+        self.known = 0
+
+    def __call__(self, names: Sequence[str], roots: Sequence[str]) -> npt.NDArray[np.bool_]:
+        known = self._writer.journal.known_roots(self._log, names)
+        self.known += len(known)
+        found = zip(names, roots, strict=True)
+        check_conflicts(self._log, [name for name, root in found if known.get(name, root) != root])
+        return np.array([name not in known for name in names], np.bool_)
+
+
+def _taken(packed: PackedCut) -> Handed:
+    messages = sum(file.messages for file in packed.files)
+    return Handed(batches=len(packed.batches), messages=messages, anchors=1)
 
 
 def _grouped(batches: Iterable[EncodedBatch]) -> Iterator[list[EncodedBatch]]:

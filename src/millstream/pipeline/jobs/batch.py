@@ -7,18 +7,19 @@ the batches that are still open (promise P5). The output is Parquet in the order
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world uses)
 from sqlalchemy.engine import make_url
 
-from millstream.anchoring.records import BatchHeader, EncodedBatch
+from millstream.anchoring.records import EncodedBatch
 from millstream.batching import BatchConfig, Reject, Rulebook
 from millstream.batching.handover import join_snapshots
 from millstream.batching.origin import Origin, write_origin
@@ -26,13 +27,13 @@ from millstream.batching.servicestate import ServiceState, write_state
 from millstream.core.clock import Clock, SystemClock
 from millstream.log import Log
 from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.jobs.cutplans import ENCODED, Named, encoded_batches
 from millstream.pipeline.jobs.feeding import BATCH_SCHEMA
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.history import batch_range, write_batches
 from millstream.pipeline.jobs.ranges import plan_range
 
 _NAMES = BATCH_SCHEMA.names
-_ENCODED = [name for name in _NAMES if name not in ("reason", "snapshot")]
 _ORDER = ("start", "source", "batch", "ids")
 
 
@@ -76,11 +77,21 @@ class BatchJob(msgspec.Struct, frozen=True):
         Those that an amendment replaced or may still replace are left out, so that no message is ever in two of them,
         unless *final* is False.
         """
-        gone = _replaced(self.data) if final else set()
-        last = self.final_to if final else None
-        for row in self._rows("batch", _ENCODED):
-            if row["batch"] not in gone and (last is None or row["kind"] != "batch" or row["end"] <= last):
-                yield _encoded(row)
+        stands = self._standing(final=final)
+        for part in parquet_rows(self.data, list(ENCODED), rows=1024):
+            yield from encoded_batches(part.filter(stands(part)))
+
+    def named(self) -> Iterator[Named]:
+        """Where the batches lie that :meth:`batches` gives, in the same order."""
+        stands = self._standing(final=True)
+        for path in sorted(self.data.glob("*.parquet")):
+            first = 0
+            for part in file_rows(path, ["batch", "end", "kind", "root"]):
+                mask = stands(part)
+                found = part.filter(mask)
+                rows = first + np.flatnonzero(mask)
+                yield Named(path, rows, found.column("batch").to_pylist(), found.column("root").to_pylist())
+                first += len(part)
 
     def rejects(self) -> Iterator[Reject]:
         """The messages that are in no batch, by the time they were received, with the reason."""
@@ -96,6 +107,22 @@ class BatchJob(msgspec.Struct, frozen=True):
         if not found:
             raise PipelineError("this job closed every batch at the end of its range: run it without flush")
         return join_snapshots(found)
+
+    def _standing(self, *, final: bool) -> Callable[[pa.RecordBatch], Any]:
+        """Which rows are batches, and with *final* such as nothing replaces: a function of columns of the output."""
+        gone = pa.array(_replaced(self.data) if final else (), pa.string())
+        last = self.final_to if final else None
+
+        def stands(part: pa.RecordBatch) -> Any:
+            mask = part.column("batch").is_valid()
+            if len(gone):
+                mask = pc.and_(mask, pc.invert(pc.is_in(part.column("batch"), gone)))
+            if last is not None:
+                settled = pc.or_(pc.not_equal(part.column("kind"), "batch"), pc.less_equal(part.column("end"), last))
+                mask = pc.and_(mask, pc.fill_null(settled, False))
+            return mask
+
+        return stands
 
     def _rows(self, present: str, columns: list[str]) -> Iterator[dict[str, Any]]:
         for part in parquet_rows(self.data, columns, rows=1024):
@@ -196,18 +223,3 @@ def _count(folder: JobFolder, inputs: BatchInputs) -> JobRecord:
         raise PipelineError(f"{counts['open']} of {rows_in} messages are in no batch: please report this")
     rows = counts["batches"] + counts["rejected"]
     return JobRecord("batch", folder.inputs, rows_in, rows, size, 0.0, counts)
-
-
-def _encoded(row: dict[str, Any]) -> EncodedBatch:
-    header = BatchHeader(
-        batch=row["batch"],
-        closed_at=row["closed_at"],
-        count=len(row["ids"]),
-        cut=row["cut"],
-        end=row["end"],
-        kind=row["kind"],
-        root=row["root"],
-        source=row["source"],
-        start=row["start"],
-    )
-    return EncodedBatch(header, row["lines"], tuple(row["ids"]))

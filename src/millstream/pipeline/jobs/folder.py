@@ -26,6 +26,9 @@ from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.joblines import LOGGER
 
+_BUFFER = 1 << 20
+"""Bytes of a column that are read at once: without a bound it is all of a row group."""
+
 _logger = logging.getLogger(LOGGER)
 
 
@@ -145,13 +148,24 @@ def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterato
     Raises :class:`PipelineError` where the bytes of a page are not those that were written, by its checksum.
     """
     for path in sorted(data.glob("*.parquet")):
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
-                yield from parquet.iter_batches(rows, columns=columns)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise PipelineError(
-                f"{path} cannot be read ({error}): remove {data.parent} and run the job again"
-            ) from error
+        yield from file_rows(path, columns, rows=rows)
+
+
+def file_rows(path: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
+    """*columns* of the Parquet file *path*, up to *rows* at a time. Raises as :func:`parquet_rows`."""
+    with readable(path), pq.ParquetFile(path, page_checksum_verification=True, buffer_size=_BUFFER) as parquet:
+        yield from parquet.iter_batches(rows, columns=columns)
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Say what to do where the Parquet file *path* of a job's output cannot be read: :class:`PipelineError`."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise PipelineError(
+            f"{path} cannot be read ({error}): remove {path.parent.parent} and run the job again"
+        ) from error
 
 
 def log_record(record: JobRecord) -> None:

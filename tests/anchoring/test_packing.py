@@ -1,0 +1,126 @@
+"""Cuts that were packed elsewhere: the batch writer makes the same anchors of them, once, or leaves them alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.anchoring import BatchState, BatchStatus, CutLimits
+from millstream.anchoring.errors import BatchFormatError, CasNotFoundError, JournalBusyError
+from millstream.anchoring.packing import PackedCut, pack_cut
+from millstream.anchoring.records import EncodedBatch
+from millstream.testing.batches import CONFIG, make_batch, make_batches, make_rejects
+
+LIMITS = CutLimits(batches=5, file_bytes=3000)
+
+
+def in_order(batches: list[EncodedBatch]) -> list[EncodedBatch]:
+    """*batches* as a manifest has them."""
+    return sorted(batches, key=lambda batch: (batch.header.start, batch.header.source, batch.batch))
+
+
+def packed(road: Any, batches: list[EncodedBatch], limit: int = LIMITS.file_bytes) -> PackedCut:
+    return pack_cut(road.cas, in_order(batches), limit)
+
+
+def take(road: Any, cut: PackedCut) -> Any:
+    return road.writer.take("weather", cut, config=CONFIG)
+
+
+def test_a_packed_cut_is_the_anchor_that_the_writer_makes_of_the_same_batches_and_rejects(make_road: Any) -> None:
+    batches, rejects = list(make_batches(12)), make_rejects(range(900, 950))
+    plain, tasks = make_road("plain", limits=LIMITS), make_road("tasks", limits=LIMITS)
+    for road in (plain, tasks):
+        road.writer.add("weather", [], rejects, config=CONFIG)
+    plain.writer.add("weather", batches, config=CONFIG)
+    plain.writer.cut(force=True)
+    for start in range(0, 12, 5):
+        assert take(tasks, packed(tasks, batches[start : start + 5])) is not None
+    assert tasks.anchor_strings() == plain.anchor_strings()
+    assert sorted(tasks.cas.cids()) == sorted(plain.cas.cids())
+    assert tasks.index.totals() == plain.index.totals()
+    assert tasks.journal.totals() == plain.journal.totals()
+    for number in (1, 2, 3):
+        (mine, my_batches), (theirs, their_batches) = tasks.index.rows(number), plain.index.rows(number)
+        assert my_batches == their_batches
+        assert mine[0][3:] == theirs[0][3:]  # all but number, hash and time of the entry
+    assert tasks.replay().findings == ()
+    assert tasks.journal.status("weather", batches[0].batch) == BatchStatus(BatchState.OBSERVED, 1)
+    assert tasks.prove(batches[0].ids[0])
+
+
+def test_to_pack_again_changes_nothing(road: Any) -> None:
+    batches = list(make_batches(9))
+    first = packed(road, batches)
+    files = {cid: road.cas.get(cid, 10_000) for cid in road.cas.cids()}
+    assert packed(road, batches) == first
+    assert {cid: road.cas.get(cid, 10_000) for cid in road.cas.cids()} == files
+    assert sum(file.messages for file in first.files) == sum(len(batch.ids) for batch in batches)
+    assert first.line_bytes == sum(len(batch.lines) for batch in batches)
+
+
+def test_a_batch_that_fits_in_no_file_is_not_packed(road: Any) -> None:
+    with pytest.raises(BatchFormatError, match="a batch file holds at most 100"):
+        packed(road, list(make_batches(1)), limit=100)
+
+
+def test_what_storage_did_not_keep_is_not_packed(road: Any) -> None:
+    road.faults.lose_writes = True
+    with pytest.raises(CasNotFoundError):
+        pack_cut(road.faults, in_order(list(make_batches(3))), 3000)
+
+
+class TestLeftAlone:
+    """Cuts that the writer does not take: nothing has changed, and the long way brings each batch to its end."""
+
+    def check(self, road: Any, batches: list[EncodedBatch], anchored: int) -> None:
+        before, anchors = road.journal.totals(), road.anchor_strings()
+        assert take(road, packed(road, batches)) is None
+        assert (road.journal.totals(), road.anchor_strings()) == (before, anchors)
+        road.writer.add("weather", batches, config=CONFIG)
+        road.writer.cut(force=True)
+        assert road.index.totals().batches == anchored
+        assert road.replay().findings == ()
+
+    def test_where_others_wait(self, road: Any) -> None:
+        batches = list(make_batches(6))
+        road.writer.add("weather", batches[:2], config=CONFIG)
+        self.check(road, batches[2:], 6)
+
+    def test_where_one_is_known(self, road: Any) -> None:
+        batches = list(make_batches(6))
+        road.writer.add("weather", batches[:2], config=CONFIG)
+        road.writer.cut(force=True)
+        self.check(road, batches[1:], 6)
+
+    def test_where_a_message_is_anchored_already(self, road: Any) -> None:
+        road.writer.add("weather", [make_batch([1, 2])], config=CONFIG)
+        road.writer.cut(force=True)
+        self.check(road, [make_batch([2, 3], name="other"), make_batch([4])], 2)
+
+    def test_where_a_batch_id_stands_twice(self, road: Any) -> None:
+        self.check(road, [make_batch([1], name="twin"), make_batch([2, 3], name="twin")], 1)
+
+
+def test_a_batch_file_that_is_lost_before_the_cut_is_finished_is_named_and_the_cut_goes_on_when_it_is_back(
+    road: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = list(make_batches(4))
+    cut = packed(road, batches)
+    with pytest.MonkeyPatch.context() as fatal:
+        fatal.setattr(road.ledger, "append", lambda *_, **__: (_ for _ in ()).throw(JournalBusyError()))
+        with pytest.raises(JournalBusyError):
+            take(road, cut)
+    assert road.journal.batch_of("weather", batches[0].ids[0]) == batches[0].batch
+    lost = road.cas.root / cut.files[0].uri
+    data = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(CasNotFoundError, match=cut.files[0].uri):
+        road.writer.recover()
+    assert road.anchor_strings() == []
+    lost.write_bytes(data)
+    (entry,) = road.writer.recover()
+    assert entry.anchor_string.startswith("4.")
+    assert road.journal.totals().observed == 4
+    assert road.replay().findings == ()
