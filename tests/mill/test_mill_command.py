@@ -119,6 +119,20 @@ def test_a_policy_is_shown_and_linted(data: Path, mill: Run) -> None:
     assert (code, warned["code"], warned["spot"]) == (1, "unknown-store", {"line": 1, "column": 22})
 
 
+def test_what_is_saved_is_warned_of_at_once_beside_the_policies_of_others(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    back = data / "back.json"
+    back.write_text('{"defaultPolicies": [\n  {"srcStoreId": "two", "destStoreId": "one"}]}')
+    assert run(["mill", "policy", "save", "you", str(back), "--data", str(data)]) == 0
+    assert "you: cycle: line 2, column 3: defaultPolicies: the policies of several" in capsys.readouterr().err
+    assert run(["mill", "policy", "lint", "--data", str(data)]) == 1
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["me", "you"]
+    (data / "policies" / "me-duplication-policy.json").write_text("{")
+    assert run(["mill", "policy", "save", "you", str(back), "--data", str(data)]) == 0
+    assert "no policy is in force, since that of another account is none: me-dupl" in capsys.readouterr().err
+
+
 def test_a_broken_policy_ends_with_the_exit_code_of_bad_input(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "policies" / "me-duplication-policy.json").write_text("{\n  oops")
     assert run(["mill", "duplicate", "--data", str(data)]) == 2

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from millstream.core.clock import VirtualClock
 from millstream.mill.errors import PolicyError
-from millstream.mill.policies.lint import find_cycle, lint_policy
+from millstream.mill.policies.lint import find_cycle, lint_policies, lint_policy
 from millstream.mill.policies.located_json import Items, Members, Node, Scalar, Text, parse_located
 from millstream.mill.policies.places import MAX_BYTES
 from millstream.mill.policies.policy import Pair, Policy, encode_policy, locate_policy, parse_accounts, parse_policy
-from millstream.mill.policies.repository import REFRESH_SECONDS, PolicyRepository, Refreshed
+from millstream.mill.policies.repository import REFRESH_SECONDS, Policies, PolicyRepository, Refreshed
 from millstream.stores import MemoryStore
 
 SAMPLE = """{
@@ -198,6 +198,48 @@ def test_every_finding_names_its_line_and_column() -> None:
     policy, _ = parse_policy(round_about, "a")
     (warned,) = lint_policy(policy, "12", locate_policy(round_about, "a"))
     assert str(warned).startswith("line 1, column 2: defaultPolicies: the stores are copied in a circle")
+
+
+def together(**policies: Policy) -> dict[str, list[str]]:
+    found = lint_policies(Policies(policies))
+    return {account: [f"{one.code}: {one.message}" for one in each] for account, each in found.items()}
+
+
+def test_a_circle_through_the_policies_of_several_accounts_is_found_in_each_of_them() -> None:
+    there, back, aside = Pair("1", "2"), Pair("2", "1"), Pair("3", "4")
+    found = together(
+        me=Policy("me", {"s": (there, aside)}), you=Policy("you", {"s": (back,)}), they=Policy("they", {"s": (aside,)})
+    )
+    text = "cycle: space 's': the policies of several accounts copy the stores in a circle: 1 → 2 of me, 2 → 1 of you"
+    assert found == {"me": [text], "you": [text], "they": []}
+    assert together(me=Policy("me", {"s": (there,)}), you=Policy("you", {"t": (back,)})) == {"me": [], "you": []}
+    by_default = together(me=Policy("me", {}, (there,)), you=Policy("you", {}, (back,), ("s",)))
+    assert [text.split(":")[1] for text in by_default["me"]] == [" defaultPolicies"]
+    mixed = together(me=Policy("me", {"s": (there,)}), you=Policy("you", {}, (back,)))
+    assert [text.split(":")[1] for text in mixed["you"]] == [" space 's'"]
+    ignored = together(me=Policy("me", {"s": (there,)}), you=Policy("you", {}, (back,), ("s",)))
+    assert ignored == {"me": [], "you": []}
+
+
+def test_two_originals_of_one_copy_are_found() -> None:
+    one = together(me=Policy("me", {"s": (Pair("1", "3"), Pair("2", "3"))}))
+    assert one["me"][0].startswith("several-originals: space 's': store '3' gets the items of '1' and '2'")
+    both = together(me=Policy("me", {}, (Pair("1", "3"),)), you=Policy("you", {}, (Pair("2", "3"),)))
+    assert [each.split(":")[0] for each in (*both["me"], *both["you"])] == ["several-originals"] * 2
+    assert together(me=Policy("me", {}, (Pair("1", "2"), Pair("2", "3"), Pair("1", "3")))) == {"me": []}
+
+
+def test_what_policies_come_to_together_names_the_place_in_each(tmp_path: Path) -> None:
+    (tmp_path / "duplication-accounts.json").write_text('["me", "you"]')
+    me = '{"spaceDuplicationStorePolicies": {"s": [\n  {"srcStoreId": "1", "destStoreId": "2"}]}}'
+    (tmp_path / "me-duplication-policy.json").write_text(me)
+    you = '{"defaultPolicies": [\n\n    {"srcStoreId": "2", "destStoreId": "1"},\n]}'
+    (tmp_path / "you-duplication-policy.json").write_text(you)
+    found = lint_policies(PolicyRepository.in_folder(tmp_path).load(), "12")
+    assert {account: [(one.code, str(one.spot)) for one in each] for account, each in found.items()} == {
+        "me": [("cycle", "line 2, column 3")],
+        "you": [("trailing-comma", "line 3, column 44"), ("cycle", "line 3, column 5")],
+    }
 
 
 def test_a_sound_policy_has_nothing_to_warn_of() -> None:

@@ -11,7 +11,8 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import print_plan, print_total
 from millstream.mill.copying.differences import Plan
 from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
-from millstream.mill.policies.lint import lint_policy
+from millstream.mill.errors import PolicyError
+from millstream.mill.policies.lint import lint_policies
 from millstream.mill.policies.places import MAX_BYTES
 from millstream.mill.policies.policy import Policy, encode_policy, policy_file
 from millstream.mill.policies.repository import Policies
@@ -51,11 +52,8 @@ def lint(settings: Settings, as_json: bool) -> int:
     """Say what in the policies is probably not meant. Exit code 1 if there is anything."""
     found = 0
     with Node.open(settings) as node:
-        for account, one in node.policies.by_account.items():
-            for warned in [
-                *node.policies.warnings[account],
-                *lint_policy(one, list(node.providers), node.policies.spots[account]),
-            ]:
+        for account, findings in lint_policies(node.policies, list(node.providers)).items():
+            for warned in findings:
                 found += 1
                 if as_json:
                     print_json({"account": account, **msgspec.to_builtins(warned)})
@@ -79,12 +77,22 @@ def save(settings: Settings, account: str, file: BinaryIO, if_match: str | None,
     """
     with Node.open(settings, create=True) as node:
         saved = save_policy(node.policy_place, account, file.read(MAX_BYTES + 1), if_match=if_match)
-    for warned in saved.warnings:
-        click.echo(f"{account}: {warned.code}: {warned}", err=True)
+        _warn(node, account)
     if as_json:
         print_json(saved)
     else:
         click.echo(f"{account}: version {saved.version}, number {saved.number} of its history")
+
+
+def _warn(node: Node, account: str) -> None:
+    """Say what in the policy of *account*, which was saved, is probably not meant."""
+    try:
+        findings = lint_policies(node.policies, list(node.providers))[account]
+    except PolicyError as error:
+        click.echo(f"it is saved, and no policy is in force, since that of another account is none: {error}", err=True)
+        return
+    for warned in findings:
+        click.echo(f"{account}: {warned.code}: {warned}", err=True)
 
 
 @policy.command("withdraw")

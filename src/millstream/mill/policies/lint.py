@@ -1,15 +1,46 @@
-"""What a policy says that is probably not meant (reference mill §1.3, "not validated", and §8.7)."""
+"""What policies say that is probably not meant (reference mill §1.3, "not validated", and §8.7).
+
+Each is looked at by itself, and all of them together, since the accounts share the stores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from millstream.mill.policies.policy import DEFAULTS, Pair, Policy, Spots, Warned
+from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import is_system
 
 
+class _Step(NamedTuple):
+    """A pair that applies to some space: whose policy it is of, and in which list of it (None: the defaults)."""
+
+    account: str
+    listed: str | None
+    pair: Pair
+
+
+def lint_policies(policies: Policies, stores: Collection[str] | None = None) -> Mapping[str, Sequence[Warned]]:
+    """Every finding, by account: what the texts gave cause for, each policy by itself, and what they do together.
+
+    With the ids of the configured *stores*, unknown ones too.
+    """
+    spots = {account: policies.spots.get(account, Spots()) for account in policies.by_account}
+    together = list(_together(policies.by_account, spots))
+    return {
+        account: [
+            *policies.warnings.get(account, ()),
+            *lint_policy(policy, stores, spots[account]),
+            *(warned for whose, warned in together if whose == account),
+        ]
+        for account, policy in policies.by_account.items()
+    }
+
+
 def lint_policy(policy: Policy, stores: Collection[str] | None = None, spots: Spots | None = None) -> list[Warned]:
-    """Every finding on *policy*; with the ids of the configured *stores*, unknown ones too; with *spots*, where."""
+    """Every finding on *policy* by itself; with *spots* they say where it is."""
     spots = spots or Spots()
     return [*_pairs(policy, stores, spots), *_cycles(policy, spots), *_spaces(policy, spots)]
 
@@ -50,6 +81,54 @@ def _spaces(policy: Policy, spots: Spots) -> Iterator[Warned]:
         if missed:
             text = f"space {space!r} has pairs of its own, so these do not apply: {', '.join(missed)}"
             yield Warned("shadowed-defaults", text, spot)
+
+
+def _together(policies: Mapping[str, Policy], spots: Mapping[str, Spots]) -> Iterator[tuple[str, Warned]]:
+    """What the pairs of all accounts come to, space by space; each finding for every account that takes part in it."""
+    for space in (None, *dict.fromkeys(space for policy in policies.values() for space in policy.spaces)):
+        steps = list(_steps(policies, space))
+        if space is not None and all(step.listed is None for step in steps):
+            continue  # as other spaces, of which it is said already
+        for code, text, meant in _found_together(steps):
+            for account in dict.fromkeys(step.account for step in meant):
+                first = next(step for step in meant if step.account == account)
+                spot = spots[account].pairs.get((first.listed, first.pair))
+                yield account, Warned(code, f"{_name(space)}: {text}", spot)
+
+
+def _found_together(steps: Sequence[_Step]) -> Iterator[tuple[str, str, Sequence[_Step]]]:
+    """The code, the words and the steps of each finding."""
+    cycle = find_cycle([step.pair for step in steps])
+    if cycle:
+        meant = [step for step in steps if (step.pair.source, step.pair.destination) in set(pairwise(cycle))]
+        if len({step.account for step in meant}) > 1:
+            owners = ", ".join(f"{step.pair} of {step.account}" for step in meant)
+            yield "cycle", f"the policies of several accounts copy the stores in a circle: {owners}", meant
+        return
+    for destination in dict.fromkeys(step.pair.destination for step in steps):
+        into = [step for step in steps if step.pair.destination == destination]
+        originals = sorted(_originals(destination, steps))
+        if len(originals) > 1:
+            text = (
+                f"store {destination!r} gets the items of {' and '.join(map(repr, originals))}; "
+                "of those of one name, each takes the place of the other"
+            )
+            yield "several-originals", text, into
+
+
+def _originals(store: str, steps: Sequence[_Step]) -> set[str]:
+    """The stores that nothing is copied to, and from which *store* gets its items; there is no circle."""
+    sources = {step.pair.source for step in steps if step.pair.destination == store != step.pair.source}
+    return set[str]().union(*(_originals(source, steps) or {source} for source in sources))
+
+
+def _steps(policies: Mapping[str, Policy], space: str | None) -> Iterator[_Step]:
+    """The pairs that apply to *space*; with None those of a space that no policy names."""
+    for account, policy in policies.items():
+        own = space is not None and bool(policy.spaces.get(space))
+        for pair in policy.defaults if space is None else policy.lookup(space):
+            if pair.source != pair.destination:
+                yield _Step(account, space if own else None, pair)
 
 
 def find_cycle(pairs: Sequence[Pair]) -> list[str] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -14,13 +15,15 @@ from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.changes import PolicyChange, changes_between
-from millstream.mill.policies.lint import lint_policy
+from millstream.mill.policies.lint import lint_policies
 from millstream.mill.policies.places import MAX_BYTES
 from millstream.mill.policies.policy import (
     Pair,
     Policy,
+    Spots,
     Warned,
     encode_policy,
+    locate_policy,
     parse_accounts,
     policy_file,
     policy_text,
@@ -158,10 +161,10 @@ class VersionRow(msgspec.Struct, frozen=True):
 @endpoints.get("/policies")
 def policies(desk: Desk, _ask: Ask[Any, Any]) -> Listing[PolicyRow]:
     """List the policies of all accounts; those that were taken off the list of accounts last."""
-    listed = accounts(desk)
-    gone = [account for account in saved_accounts(desk.node.policy_place) if account not in listed]
-    rows = [_row(desk, account) for account in listed]
-    rows += [msgspec.structs.replace(_row(desk, account), in_force=False) for account in gone]
+    texts = _texts(desk)
+    gone = [account for account in saved_accounts(desk.node.policy_place) if account not in texts]
+    rows = [_row(desk, account, data, texts) for account, data in texts.items()]
+    rows += [msgspec.structs.replace(_row(desk, one, _read(desk, one), texts), in_force=False) for one in gone]
     return Listing(rows, total=len(rows))
 
 
@@ -172,8 +175,8 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
     data = _read(desk, account)
     if data is None:
         raise UnknownPolicyError(f"there is no policy of the account {account!r} in {desk.node.policy_place.where}")
-    text, stores = data.decode("utf-8", "replace"), tuple(desk.node.settings.store_urls)
-    in_force = account in accounts(desk)
+    text, texts = data.decode("utf-8", "replace"), _texts(desk)
+    in_force = account in texts
     try:
         found, _ = parsed(account, data)
     except PolicyError as error:
@@ -185,7 +188,7 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
         [(space, list(map(str, pairs))) for space, pairs in found.spaces.items()],
         list(map(str, found.defaults)),
         found.ignored,
-        _warnings(account, data, stores),
+        _warnings(desk, account, data, texts),
         in_force=in_force,
     )
 
@@ -195,20 +198,19 @@ def check_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> Checked:
     """Say what a policy would be and cause, and change nothing."""
     account, data = ask.query.account, ask.body.text.encode("utf-8", "surrogatepass")
     check_account(account)
-    stores = tuple(desk.node.settings.store_urls)
     try:
         proposed, _ = parsed(account, data)
     except PolicyError as error:
         return Checked(str(error))
     before = (_read(desk, account) or b"").decode("utf-8", "replace")
     lines = difflib.unified_diff(before.splitlines(), ask.body.text.splitlines(), "in force", "proposed", lineterm="")
-    current, diff, texts = in_force(desk, account), list(lines), _warnings(account, data, stores)
+    current, diff, warned = in_force(desk, account), list(lines), _warnings(desk, account, data, _texts(desk))
     changes = changes_between(current, proposed)
     try:
         plans, unseen = _what_if(desk, current, proposed)
     except MillstreamError as error:
-        return Checked(None, [*texts, f"what-if: {error}"], diff, changes=changes)
-    return Checked(None, texts, diff, plans, unseen, changes)
+        return Checked(None, [*warned, f"what-if: {error}"], diff, changes=changes)
+    return Checked(None, warned, diff, plans, unseen, changes)
 
 
 @endpoints.put("/policies/{account}", AccountQuery, PolicyText, Role.ADMIN)
@@ -219,7 +221,7 @@ def put_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> SavedPolicy:
     saved = save_policy(desk.node.policy_place, account, data, if_match=ask.if_match)
     desk.trail.add(ask.who.name, _SAVED, account, version=saved.version, number=saved.number)
     desk.node.forget_policies()
-    return SavedPolicy(account, saved.version, saved.number, list(map(str, saved.warnings)))
+    return SavedPolicy(account, saved.version, saved.number, _warnings(desk, account, data, _texts(desk)))
 
 
 @endpoints.post("/policies/{account}/withdraw", AccountQuery, Withdrawal, Role.ADMIN, conditional=True)
@@ -298,27 +300,45 @@ def _read(desk: Desk, account: str) -> bytes | None:
     return desk.node.policy_place.read(policy_file(account))
 
 
-def _row(desk: Desk, account: str) -> PolicyRow:
-    data = _read(desk, account)
-    return _summed_up(account, data or b"", version_of(data), tuple(desk.node.settings.store_urls))
+def _texts(desk: Desk) -> Mapping[str, bytes | None]:
+    """The text of the policy of each account on the list of accounts."""
+    return {account: _read(desk, account) for account in accounts(desk)}
+
+
+def _row(desk: Desk, account: str, data: bytes | None, texts: Mapping[str, bytes | None]) -> PolicyRow:
+    row = _summed_up(account, data or b"", version_of(data))
+    if row.error is not None or data is None:
+        return row
+    return msgspec.structs.replace(row, warnings=len(_warnings(desk, account, data, texts)))
 
 
 @lru_cache(maxsize=100)
-def _summed_up(account: str, data: bytes, version: str, stores: tuple[str, ...]) -> PolicyRow:
+def _summed_up(account: str, data: bytes, version: str) -> PolicyRow:
     """Kept, since a policy may name many thousand spaces, and is looked at far more often than it changes."""
     try:
         found, _ = read_policy(data, account)
-        warnings = len(_warnings(account, data, stores))
     except PolicyError as error:
         return PolicyRow(account, version, 0, 0, 0, 0, str(error))
-    return PolicyRow(account, version, len(found.spaces), len(found.defaults), len(found.ignored), warnings)
+    return PolicyRow(account, version, len(found.spaces), len(found.defaults), len(found.ignored), 0)
+
+
+def _warnings(desk: Desk, account: str, data: bytes, texts: Mapping[str, bytes | None]) -> Sequence[str]:
+    """What in the policy *data* is probably not meant, by itself and beside the others; it can be read."""
+    beside = sorted({name: text for name, text in texts.items() if text is not None} | {account: data})
+    every = tuple((name, data if name == account else texts[name] or b"") for name in beside)
+    return _linted(every, tuple(desk.node.settings.store_urls))[account]
 
 
 @lru_cache(maxsize=8)
-def _warnings(account: str, data: bytes, stores: tuple[str, ...]) -> Sequence[str]:
-    """What in a policy is probably not meant; kept as the policy is."""
-    found, warned = parsed(account, data)
-    return [f"{one.code}: {one}" for one in [*warned, *lint_policy(found, list(stores))]]
+def _linted(texts: tuple[tuple[str, bytes], ...], stores: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """What to warn of in each of *texts*, but for those that are no policies; kept as a policy is."""
+    found, warned, spots = dict[str, Policy](), dict[str, list[Warned]](), dict[str, Spots]()
+    for account, data in texts:
+        with contextlib.suppress(PolicyError):
+            found[account], warned[account] = read_policy(data, account)
+            spots[account] = locate_policy(data.decode("utf-8-sig"), account)
+    linted = lint_policies(Policies(found, warned, spots), stores)
+    return {account: [f"{one.code}: {one}" for one in each] for account, each in linted.items()}
 
 
 def _what_if(desk: Desk, current: Policy, proposed: Policy) -> tuple[Sequence[PlanRow], int]:
