@@ -152,6 +152,51 @@ def test_p8_audited_deletes_reach_the_copies_within_the_budget_of_a_day(world: A
     assert duplicate(world, held, 8).split()[1] == "delete:"
 
 
+def test_p8_nobody_approves_deletes_that_came_after_those_that_were_shown(world: Any) -> None:
+    held = Brake(world.engine, world.clock, lambda *_: 0, BUDGETS)
+    numbers = [held.spend(PAIR, "s", "deletes") for _ in range(BUDGETS.least + 3 * BUDGETS.least)]
+    asked = [number for number in numbers if number is not None]
+    assert [asked.count(number) for number in dict.fromkeys(asked)] == [BUDGETS.least] * 3
+    (hold,) = held.holds()
+    assert (hold.number, hold.deletes) == (asked[-1], 3 * BUDGETS.least)
+    with pytest.raises(UnknownHoldError, match=f"number {asked[0]}"):
+        held.approve([asked[0]])
+    held.approve([hold.number])
+    assert held.spend(PAIR, "another", "deletes") is None
+    done = [held.spend(PAIR, "s", "deletes") for _ in range(3 * BUDGETS.least + 1)]
+    assert [number is None for number in done] == [True] * 3 * BUDGETS.least + [False]
+
+
+def test_p8_an_approval_to_empty_a_space_is_used_up_by_doing_it(world: Any) -> None:
+    names = range(FEW, 2 * FEW)
+    held = Brake(world.engine, world.clock, world.manifest.count, Budgets(least=100))
+
+    def emptied() -> Plan:
+        for store in "12":
+            for number in names:
+                world.put(Place(store, "s", f"{number:03d}"))
+        for number in names:
+            lose(world, number)
+        return plan_space_duplication(world.providers, world.manifest, PAIR, "s", world.queue(), brake=held)
+
+    first = emptied()
+    held.approve([first.hold or 0])
+    assert [duplicate(world, held, number).split()[1] for number in names] == ["delete:"] * FEW
+    world.clock.advance(60)
+    assert emptied().hold not in (None, first.hold)
+
+
+def test_what_was_approved_and_could_not_be_done_may_still_be_done(world: Any) -> None:
+    held = Brake(world.engine, world.clock, lambda *_: 0, BUDGETS)
+    held.check(plan(deletes=50))
+    held.approve()
+    for _ in range(200):
+        assert held.spend(PAIR, "s", "deletes") is None
+        held.refund(PAIR, "s", "deletes")
+    done = [held.spend(PAIR, "s", "deletes") for _ in range(50 + BUDGETS.least + 1)]
+    assert [number is None for number in done] == [True] * (50 + BUDGETS.least) + [False]
+
+
 def test_p8_recorded_copies_are_replaced_within_the_budget_and_healed_without_one(world: Any) -> None:
     held = filled(world, 12)
     for number in range(8):
@@ -213,9 +258,9 @@ def test_p8_never_more_is_deleted_in_a_day_than_the_budget_and_what_was_approved
         elif held.spend(PAIR, "s", "deletes") is not None:
             refused += 1
             assert (spent, granted) == (BUDGETS.least, 0)
-            assert held.holds()[0].deletes == refused
-        elif spent < BUDGETS.least:
-            spent += 1
-        else:
+            assert [hold.deletes for hold in held.holds()] == [refused]
+        elif granted:
             granted -= 1
-            assert granted >= 0
+        else:
+            spent += 1
+            assert spent <= BUDGETS.least

@@ -105,6 +105,11 @@ class Hold(msgspec.Struct, frozen=True):
         """The stores between which it stands."""
         return Pair(self.source, self.destination)
 
+    @property
+    def unused_deletes(self) -> int:
+        """How many of the deletes were not made yet."""
+        return self.deletes - self.used_deletes
+
 
 class _Account(NamedTuple):
     """What is counted together."""
@@ -151,29 +156,36 @@ class Brake:
         return self._database.write(transaction)
 
     def spend(self, pair: Pair, space: str, kind: Kind) -> int | None:
-        """One copy is about to be deleted or replaced: count it. The number of the hold where the budget is used up."""
+        """One copy is about to be deleted or replaced: count it. The number of the hold where that is too much.
+
+        What was approved is used up first, then the budget. A hold that grows gets a new number after each ``least``
+        items of the budgets, so that nobody approves many more than were shown.
+        """
         account = _Account(pair.destination, space, kind)
         budget = self._budgets.of(kind, self._size(pair.destination, space))
+        used = _holds.c[f"used_{kind}"]
 
         def transaction(connection: sa.Connection, now: int) -> int | None:
+            if _use(connection, sa.and_(_active(pair, space, now), used < _holds.c[kind]), kind, 1):
+                return None
             if self._spent(connection, account, now) < budget:
                 self._add(connection, account, now, 1)
                 return None
-            used = _holds.c[f"used_{kind}"]
-            granted = sa.select(_holds.c.number).where(_active(pair, space, now), used < _holds.c[kind])
-            number = connection.scalar(granted.limit(1))
-            if number is not None:
-                change = sa.update(_holds).where(_holds.c.number == number).values({used: used + 1})
-                connection.execute(change)
-                return None
             reason = f"audited changes use up the budget of {budget:,} {kind} of copies"
-            return _hold(connection, pair, space, {"reason": reason, "held_at": now}, more=kind)
+            values = {"reason": reason, "held_at": now}
+            return _hold(connection, pair, space, values, more=kind, most=max(1, self._budgets.least))
 
         return self._database.write(transaction)
 
     def refund(self, pair: Pair, space: str, kind: Kind) -> None:
         """What was counted last has not happened after all."""
-        self._database.write(lambda c, now: self._add(c, _Account(pair.destination, space, kind), now, -1))
+        used = _holds.c[f"used_{kind}"]
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            if not _use(connection, sa.and_(_active(pair, space, now), used > 0), kind, -1):
+                self._add(connection, _Account(pair.destination, space, kind), now, -1)
+
+        self._database.write(transaction)
 
     def holds(self, *, approved: bool = False) -> Sequence[Hold]:
         """What waits for an approval, by number; with *approved* also what has one that is still good."""
@@ -211,7 +223,7 @@ class Brake:
         granted = [Hold(*row) for row in connection.execute(approved)]
         where, copied = f"of {plan.copied:,} copies", plan.copied
         gone = plan.deletes + plan.held
-        if copied >= FEW and gone == copied and not any(h.deletes + h.vanished >= gone for h in granted):
+        if copied >= FEW and gone == copied and not any(h.unused_deletes + h.vanished >= gone for h in granted):
             return f"the source lists nothing, and {copied:,} copies would be without an original"
         for kind, wanted in _wanted(plan):
             budget = self._budgets.of(kind, copied)
@@ -270,15 +282,38 @@ def _active(pair: Pair, space: str, now: int) -> sa.ColumnElement[bool]:
     return sa.and_(_place(pair, space), _holds.c.expires_at > now)
 
 
+def _use(connection: sa.Connection, which: sa.ColumnElement[bool], kind: Kind, number: int) -> bool:
+    """Count *number* items as used of one of the approvals *which*; whether there is any."""
+    found = connection.scalar(sa.select(_holds.c.number).where(which).order_by(_holds.c.number).limit(1))
+    if found is None:
+        return False
+    used = _holds.c[f"used_{kind}"]
+    connection.execute(sa.update(_holds).where(_holds.c.number == found).values({used: used + number}))
+    return True
+
+
 def _hold(
-    connection: sa.Connection, pair: Pair, space: str, values: dict[str, Any], *, more: Kind | None = None
+    connection: sa.Connection,
+    pair: Pair,
+    space: str,
+    values: dict[str, Any],
+    *,
+    more: Kind | None = None,
+    most: int = 0,
 ) -> int:
-    """Keep what waits for *pair* and *space* under one number; with *more*, of one item more than before."""
-    change = {_holds.c[name]: value for name, value in values.items()}
+    """Keep what waits for *pair* and *space* under one number; with *more*, of one item more than before.
+
+    One that has grown by *most* items under its number gets a new one then.
+    """
+    waiting = connection.execute(sa.select(_holds).where(_waiting(pair, space))).mappings().first()
+    counts = {name: waiting[name] if waiting is not None else 0 for name in ("deletes", "changes", "vanished")}
+    grown = more is not None and counts[more] > 0 and counts[more] % most == 0
+    row = {"source": pair.source, "destination": pair.destination, "space": space, **counts, **values}
     if more is not None:
-        change[_holds.c[more]] = _holds.c[more] + 1
-    if not connection.execute(sa.update(_holds).where(_waiting(pair, space)).values(change)).rowcount:
-        place = {"source": pair.source, "destination": pair.destination, "space": space}
-        counts = {"deletes": 0, "changes": 0, "vanished": 0} | ({more: 1} if more is not None else {})
-        connection.execute(sa.insert(_holds).values({**place, **counts, **values}))
+        row[more] += 1
+    if waiting is not None and not grown:
+        connection.execute(sa.update(_holds).where(_holds.c.number == waiting["number"]).values(row))
+        return int(waiting["number"])
+    connection.execute(sa.delete(_holds).where(_waiting(pair, space)))
+    connection.execute(sa.insert(_holds).values(row))
     return int(connection.scalar(sa.select(_holds.c.number).where(_waiting(pair, space))) or 0)
