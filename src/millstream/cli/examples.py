@@ -62,7 +62,7 @@ millstream did resolve did:sidetree:EiAbc
 millstream did update did:sidetree:EiAbc --key update.json --next-key next.json --patches patches.json
 millstream prove weather 7 > proof.json
 millstream verify proof.json
-millstream store acl primary photos --set group:readers=READ
+millstream store acl primary photos --set group-readers=read
 millstream store make second photos
 millstream store cp primary photos 2013/a.jpg backup
 millstream store get primary photos 2013/a.jpg a.jpg

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import click
 
-from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_audit import process_audits
 from millstream.cli.mill_processes import processes_option
-from millstream.cli.mill_progress import print_tally, progress_bar, work_off
+from millstream.cli.mill_progress import print_tally, work_off
 from millstream.cli.mill_report import print_report
 from millstream.cli.mill_spaces import chosen_spaces
+from millstream.cli.progress import progress_bar
 from millstream.mill.checking.checker import Checked
 from millstream.mill.checking.sweep import check_space
 from millstream.mill.reports.report import Report, ReportResult
@@ -86,7 +87,7 @@ def _check(node: Node, store: str, space: str) -> Report:
             node.outbox.add(missed)
         progress.advance(bar, len(group))
 
-    with progress_bar(not is_terminal()) as progress:
+    with progress_bar() as progress:
         bar = progress.add_task(f"{store}/{space}", total=node.manifest.count(store, space))
         tally = check_space(
             node.providers, node.manifest, store, space, threads=node.settings.mill.workers, on_checked=follow,

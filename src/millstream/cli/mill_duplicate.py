@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import HELD, print_plan
 from millstream.cli.mill_processes import processes_option
-from millstream.cli.mill_progress import print_tally, progress_bar, work_off
+from millstream.cli.mill_progress import print_tally, work_off
+from millstream.cli.progress import progress_bar
 from millstream.mill.copying.planning import duplication_rounds, plan_space_duplication
 from millstream.mill.forgetting import forget_items
 from millstream.mill.working.tasks import QueueName
@@ -40,7 +41,7 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
         for pairs in rounds:
             queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
             for pair, name in pairs:
-                with progress_bar(not is_terminal()) as progress:
+                with progress_bar() as progress:
                     progress.add_task(f"comparing {name} {pair}", total=None)
                     plan = plan_space_duplication(
                         node.providers, node.manifest, pair, name, queue, everything=everything, record=not dry_run,

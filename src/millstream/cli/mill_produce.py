@@ -11,9 +11,9 @@ from typing import Any
 import click
 import msgspec
 
-from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.mill_plans import print_held
-from millstream.cli.mill_progress import progress_bar
+from millstream.cli.progress import progress_bar
 from millstream.cli.stopping import stop_on_signals
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.mill.looping.duplication import DuplicationNibbler
@@ -163,7 +163,7 @@ def _filter(include: Path | None, exclude: Path | None) -> SpaceFilter:
 @contextlib.contextmanager
 def _drawn() -> Iterator[Callable[[Run], None]]:
     """A bar of the spaces that are finished in this run, on a terminal; what is to be called after each bite."""
-    with progress_bar(not is_terminal()) as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("spaces", total=None)
         most = 0
 

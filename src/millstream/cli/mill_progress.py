@@ -6,9 +6,10 @@ import threading
 from typing import Self
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import TextColumn
 
 from millstream.cli.common import is_terminal, print_json
+from millstream.cli.progress import drawn, progress_bar
 from millstream.core.clock import Clock, SystemClock
 from millstream.mill.working.tasks import QueueName
 from millstream.mill.working.workers import Tally
@@ -21,7 +22,7 @@ EVERY = 60.0
 def work_off(node: Node, *names: QueueName) -> Tally:
     """Work on the queues until they are drained, with a progress bar on a terminal."""
     total = sum(node.queue(name).depth().open for name in names)
-    with progress_bar(not is_terminal() or not total) as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("tasks", total=total)
         manager = node.workers(*names, on_progress=lambda tally: progress.update(bar, completed=tally.done))
         return manager.run_until_drained()
@@ -39,7 +40,7 @@ class WorkStatus:
         self._lock = threading.Lock()
         self._started = self._told = self._clock.monotonic()
         self._done_before = 0
-        self._progress = Progress(TextColumn("{task.description}"), disable=not is_terminal(), transient=True)
+        self._progress = drawn(TextColumn("{task.description}"))
         self._line = self._progress.add_task("no task yet", total=None)
 
     def show(self, pool: str, tally: Tally) -> None:
@@ -64,13 +65,6 @@ class WorkStatus:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
-
-
-def progress_bar(disable: bool) -> Progress:
-    """A bar of items done; not drawn with *disable*, and gone when its block is left."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), disable=disable, transient=True
-    )
 
 
 def print_tally(tally: Tally, as_json: bool) -> None:

@@ -14,9 +14,9 @@ from typing import BinaryIO, NamedTuple
 
 import click
 import msgspec
-from rich.progress import Progress
 
-from millstream.cli.common import data_options, is_terminal, json_option, print_json
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.progress import drawn
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS
 from millstream.core.durable import replacing
@@ -294,7 +294,7 @@ def _accesses(pairs: Iterable[str]) -> dict[str, Access]:
 def _in_parallel(function: Callable[[_File], ItemInfo], files: list[_File]) -> list[ItemInfo]:
     """The results of *function* for *files*, in their order; a bar shows how far it is. The first error ends it."""
     infos = []
-    with ThreadPoolExecutor(THREADS) as pool, Progress(disable=not is_terminal(), transient=True) as progress:
+    with ThreadPoolExecutor(THREADS) as pool, drawn() as progress:
         task = progress.add_task("putting", total=len(files))
         try:
             for info in pool.map(function, files):
