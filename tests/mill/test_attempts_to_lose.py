@@ -30,7 +30,7 @@ from millstream.mill.reports.reporting import BitReportProcessor, Reporter
 from millstream.mill.working.tasks import BitReport, Duplicate
 from millstream.stores import LocalStore, MemoryStore
 from millstream.testing.damage import flip_bit, remove
-from millstream.testing.faulty_store import StoreWrapper
+from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
 
 AHEAD = 3600.0
 
@@ -159,6 +159,24 @@ def test_p8_a_repair_does_not_undo_what_somebody_wrote_meanwhile(new_world: Any,
     assert healing.healed == 0
     assert "was changed while it was repaired" in healing.refused[0].reason
     assert world.read(Place("2", "s", "a")) == b"new bytes of a user"
+
+
+def test_p8_what_could_not_be_read_and_is_there_again_is_not_healed_over(world: Any) -> None:
+    for store in "123":
+        world.put(Place(store, "s", "a"), b"the old bytes")
+    real = world.stores["1"]
+    world.stores["1"] = unreadable = UnavailableStore(real, when=lambda call: call.method == "open")
+
+    def write() -> None:
+        real.put("s", "a", io.BytesIO(b"new bytes of a user"))
+        unreadable.when = lambda _: False
+
+    world.stores["3"] = good = _Meddled(world.stores["3"], write)
+    good.armed = True
+    repairer = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
+    healing = repairer.repair("s", "a")
+    assert (healing.healed, "was changed while it was repaired" in healing.refused[0].reason) == (0, True)
+    assert world.read(Place("1", "s", "a")) == b"new bytes of a user"
 
 
 def test_p9_what_is_found_while_a_report_is_made_is_in_the_next_one(world: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -36,6 +37,20 @@ def write_durably(path: Path, data: bytes) -> None:
     """Put *data* at *path*, whole and synced, or not at all."""
     with replacing(path) as file:
         file.write(data)
+
+
+@contextlib.contextmanager
+def holding(lock: Path) -> Iterator[None]:
+    """Wait for the file *lock*, made where it is absent, and keep other threads and processes off while the block runs.
+
+    It is let go of when its holder dies.
+    """
+    with lock.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child forked meanwhile shares the file: closing is not enough
 
 
 def sync_folder(folder: Path) -> None:

@@ -118,3 +118,21 @@ class CheckResult(msgspec.Struct, frozen=True, gc=False):
     provider: str | None = None
     content: str | None = None
     action: ManifestAction = ManifestAction.KEEP
+
+    @property
+    def note(self) -> str:
+        """What a row of the manifest says of it in words."""
+        return f"{self.row} {self.kind}: {self.detail}"
+
+
+def last_check(row: ManifestRow) -> CheckResult | None:
+    """The last check of an item as far as its *row* tells of it; None where it was never checked."""
+    if row.checked_at is None or row.outcome is None:
+        return None
+    name, _, detail = (row.detail or "").partition(": ")
+    number, _, kind = name.partition(" ")
+    intact = row.sha256 if row.outcome == Verdict.SUCCESS else None
+    return CheckResult(
+        row.store, row.space, row.content_id, Verdict(row.outcome), number, kind, detail, row.checked_at, row.size,
+        row.sha256, intact, intact,
+    )  # fmt: skip

@@ -96,7 +96,7 @@ def _event_row(event: Event) -> tuple[Any, ...]:
 
 def _created_row(result: CheckResult) -> tuple[Any, ...]:
     event = Event(result.store, result.space, result.content_id, result.checked_at, result.provider, result.size)
-    return (*_event_row(event), result.checked_at, result.verdict.value, _describe(result))
+    return (*_event_row(event), result.checked_at, result.verdict.value, result.note)
 
 
 def _noted_row(result: CheckResult) -> tuple[Any, ...]:
@@ -104,9 +104,5 @@ def _noted_row(result: CheckResult) -> tuple[Any, ...]:
     verified = result.verdict == Verdict.SUCCESS and result.content == result.manifest
     missing = result.action == ManifestAction.MARK_MISSING
     place, at = (result.store, result.space, result.content_id), result.checked_at
-    explained = (result.verdict.value, _describe(result))
+    explained = (result.verdict.value, result.note)
     return (*place, result.manifest, found, result.size, verified, at, missing, *explained)
-
-
-def _describe(result: CheckResult) -> str:
-    return f"{result.row} {result.kind}: {result.detail}"

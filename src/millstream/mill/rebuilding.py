@@ -18,6 +18,7 @@ from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.copying.recorder import record_space
 from millstream.mill.joining import groups, outer_join
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.manifest_table import last_check
 from millstream.mill.place import Place
 from millstream.mill.providers import Providers
 from millstream.stores.audit import AuditAction, AuditEvent, Outbox
@@ -94,12 +95,6 @@ def _added(providers: Providers, trail: AuditTrail, place: Place) -> AuditEvent 
 def _checks(rows: list[ManifestRow], since: int) -> Iterator[CheckResult]:
     """What the notes say that the last check of each item found, of those that were checked after *since*."""
     for row in rows:
-        if row.checked_at is None or row.checked_at <= since or row.outcome is None:
-            continue
-        name, _, detail = (row.detail or "").partition(": ")
-        number, _, kind = name.partition(" ")
-        intact = row.sha256 if row.outcome == Verdict.SUCCESS else None
-        yield CheckResult(
-            row.store, row.space, row.content_id, Verdict(row.outcome), number, kind, detail, row.checked_at, row.size,
-            row.sha256, intact, intact,
-        )  # fmt: skip
+        noted = last_check(row)
+        if noted is not None and noted.checked_at > since:
+            yield noted

@@ -30,6 +30,11 @@ from millstream.stores.bulk import SMALL
 from millstream.stores.hashing import Digests
 from millstream.stores.protocol import ItemInfo, StoreError
 
+MOST_LOOKS = 3
+"""How often an item is looked at that others go on changing."""
+
+_ANSWERS = frozenset(Answer)
+
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
     """What a provider and its bytes say of one item: sums (hex) or answers, bytes read, when it was taken, its type."""
@@ -116,7 +121,27 @@ class Checker:
         return Checked(result, outcome, missed, seen.mimetype)
 
     def observe(self, place: Place) -> Seen:
-        """Ask the provider, then read the bytes."""
+        """Ask the provider, then read the bytes; anew where somebody has changed the item in between."""
+        for _ in range(MOST_LOOKS):
+            seen = self._look(place)
+            if not self._is_torn(place, seen):
+                return seen
+        return Seen(Answer.UNREACHABLE, Answer.NOT_READ)  # it never stood still
+
+    def _is_torn(self, place: Place, seen: Seen) -> bool:
+        """Whether the provider's word and the bytes are of two versions, so that they differ without any damage.
+
+        What has vanished since keeps its bytes: Swift sets a rotted object aside once it has given them out.
+        """
+        if seen.content == seen.provider or {seen.content, seen.provider} & _ANSWERS:
+            return False
+        try:
+            info = self._providers.find(place)
+        except StoreError:
+            return False
+        return info is not None and (info.checksum(), info.modified) != (seen.provider, seen.modified)
+
+    def _look(self, place: Place) -> Seen:
         try:
             info = self._providers.find(place)
         except StoreError:

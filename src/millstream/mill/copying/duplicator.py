@@ -164,7 +164,7 @@ class DuplicationProcessor:
     def _delete(self, task: Duplicate) -> Event:
         with contextlib.suppress(ItemNotFoundError):
             self._providers.call(lambda: self._providers[task.destination].delete(task.space, task.content_id))
-        return Event(task.destination, task.space, task.content_id, self._providers.clock.now(), deleted=True)
+        return Event(task.destination, task.space, task.content_id, self._now(task), deleted=True)
 
     def _copy(self, task: Duplicate, source: ItemInfo, destination: _Ends) -> Event:
         if destination.end == End.NO_SPACE:
@@ -198,11 +198,17 @@ class DuplicationProcessor:
             task.destination,
             task.space,
             task.content_id,
-            self._providers.clock.now(),
+            self._now(task),
             sha256=info.checksum(),
             size=info.size,
             mimetype=info.mimetype,
         )
+
+    def _now(self, task: Duplicate) -> int:
+        """The time, or that of the copy's row, where the clock was set back since: what was done now is the latest."""
+        row = self._manifest.get(task.destination, task.space, task.content_id)
+        now = self._providers.clock.now()
+        return now if row is None else max(now, row.modified)
 
 
 def _pair(task: Duplicate) -> Pair:

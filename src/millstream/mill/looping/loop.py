@@ -175,7 +175,7 @@ class Loop(Generic[Morsel]):
         """Note the failure; what is left for the next run."""
         run.failures.append(Failure(str(morsel), str(error)))
         now = self._clock.now()
-        since = now if morsel.failing_since is None else morsel.failing_since
+        since = now if morsel.failing_since is None else min(now, morsel.failing_since)  # clocks are set back
         if morsel.failures + 1 < MOST_FAILURES or now - since < min(PATIENCE, self._frequency):
             return [msgspec.structs.replace(morsel, failures=morsel.failures + 1, failing_since=since)]
         self._nibbler.give_up(morsel, state.started_at or 0, str(error))

@@ -38,6 +38,10 @@ class LoopState(msgspec.Struct, Generic[Morsel]):
     version: int = 1
 
 
+DAY = 24 * 3600 * 1_000_000
+"""Microseconds in a day."""
+
+
 class Start(enum.Enum):
     """What a producer that is called has to do."""
 
@@ -50,19 +54,18 @@ class Start(enum.Enum):
 def decide_start(state: LoopState[Morsel], now: int, frequency: int) -> Start:
     """What is to be done at *now*, with a loop every *frequency* microseconds; 0 switches new loops off.
 
-    A loop that is under way is always brought to its end (reference mill §1.5, "Start decision").
+    A loop that is under way is always brought to its end (reference mill §1.5, "Start decision"). One that would be due
+    later than any loop that ends now (by as much as a day, for a time of day) is due: the clock was set back since, or
+    loops are to come more often.
     """
     if state.started_at is not None:
         return Start.GO_ON
     if frequency <= 0:
         return Start.OFF
-    if state.next_at is not None and state.next_at > now:
+    if state.next_at is not None and now < state.next_at <= now + frequency + DAY:
         return Start.NOT_DUE
     return Start.BEGIN
 
-
-DAY = 24 * 3600 * 1_000_000
-"""Microseconds in a day."""
 
 GRACE = 600 * 1_000_000
 """Microseconds after a time of day in which a first loop still begins on the same day (reference mill §1.5)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import secrets
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from millstream.core.clock import Clock, SystemClock
-from millstream.core.durable import sync_folder, write_durably
+from millstream.core.durable import holding, sync_folder, write_durably
 from millstream.core.retry import RetryPolicy
 from millstream.mill.errors import PolicyError
 from millstream.stores.protocol import (
@@ -105,8 +104,7 @@ class FolderPlace:
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / ".lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with holding(self._folder / ".lock"):
             yield
 
 

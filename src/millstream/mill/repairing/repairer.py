@@ -116,7 +116,7 @@ class Repairer:
         """Raise :class:`RepairError` where somebody has changed the copy since it was looked at: it is no rot."""
         row = self._manifest.get(bad.store, bad.space, bad.content_id)
         now = seen.voice
-        if kept is not None and now is not None:
+        if kept is not None:
             info = self._providers.find(kept)
             now = (info.checksum() if info is not None else None) or self._providers.hash(kept).sha256
         appeared = seen.content == Answer.MISSING and self._providers.find(bad) is not None

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from millstream.core.canonical import CanonicalError, parse_canonical
-from millstream.core.durable import replacing, write_durably
+from millstream.core.durable import holding, replacing, write_durably
 from millstream.mill.errors import ReportError
 from millstream.mill.reports.page import page
 from millstream.mill.reports.report import Report, encode_report
@@ -35,6 +35,10 @@ class ReportFolder:
         """
         folder = self.folder(report.store, report.space)
         folder.mkdir(parents=True, exist_ok=True)
+        with holding(folder / ".lock"):  # two at a time would take the same number, and one report would be lost
+            return self._save(folder, report, tsv)
+
+    def _save(self, folder: Path, report: Report, tsv: Iterable[str] | None) -> Path:
         last = self._paths(report.store, report.space)[-1:]
         previous = _read(last[0]).sha256 if last else None
         path = folder / f"{len(self._paths(report.store, report.space)) + 1:06d}.json"

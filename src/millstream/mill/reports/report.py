@@ -230,7 +230,7 @@ def tsv_lines(results: Iterable[CheckResult], *, account: str = "local", store_t
             result.content or "",
             result.provider or "",
             result.manifest or "",
-            f"{result.row} {result.kind}: {result.detail}",
+            result.note,
         )
         yield "\t".join(map(_escape, values)) + "\n"
 

@@ -10,6 +10,7 @@ from millstream.mill.checking.checker import Checked, Checker
 from millstream.mill.checking.sweep import is_lately_verified
 from millstream.mill.joining import outer_join
 from millstream.mill.manifest import CheckResult, Manifest, ManifestRow
+from millstream.mill.manifest_table import last_check
 from millstream.mill.place import Place
 from millstream.mill.providers import Providers
 from millstream.mill.reports.folder import ReportFolder
@@ -82,10 +83,11 @@ class BitReportProcessor:
     """Takes :class:`BitReport` tasks to their end (seed document, "Looping Bit Task Producer").
 
     The listing and the manifest say what there is to check, the bit log what was checked. What is not listed any more
-    is looked at now, and so is every finding that was made under another manifest row than there is now; what nobody
-    checked keeps the report from saying SUCCESS. Items that the producer left out because they were found good lately
-    are counted as :data:`LATELY`, and have no line: the report on that check has it. With *notify* people are told of a
-    report that does not say SUCCESS.
+    is looked at now, and so is every finding that was made under another manifest row than there is now, or at a time
+    that has not come (a clock was set back); what nobody checked keeps the report from saying SUCCESS. Items that the
+    producer left out because they were found good lately are counted as :data:`LATELY`, and have no line: the report on
+    that check has it. So it is with those that another report was made on since the loop began. With *notify* people
+    are told of a report that does not say SUCCESS.
     """
 
     def __init__(
@@ -114,9 +116,9 @@ class BitReportProcessor:
                     tally.count(Verdict.SUCCESS, LATELY)
                     continue
                 if found is None and entry is not None:
-                    tally.add([self._unchecked(place)])
+                    tally.add([_noted(task, row) or self._unchecked(place)])
                     continue
-                if found is not None and not _is_outdated(found, row):
+                if found is not None and found.checked_at <= until and not _is_outdated(found, row):
                     tally.add([found])
                     continue
                 late.append(self._checker.check(place))
@@ -170,6 +172,12 @@ class NotifyReportProcessor:
 
 def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow) -> bool:
     return task.good_since is not None and is_lately_verified(entry, row, task.good_since)
+
+
+def _noted(task: BitReport, row: ManifestRow | None) -> CheckResult | None:
+    """The check of an item since the loop began of which another report, made meanwhile, has taken the line."""
+    noted = last_check(row) if row is not None else None
+    return noted if noted is not None and noted.checked_at >= task.since else None
 
 
 def _is_outdated(found: CheckResult, row: ManifestRow | None) -> bool:
