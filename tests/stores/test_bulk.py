@@ -9,6 +9,7 @@ import importlib.util
 import io
 import os
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -334,3 +335,26 @@ class TestAudit:
 
 def _adding(name: str) -> tuple[object, ...]:
     return AuditAction.ADD_CONTENT, "s", name
+
+
+def test_items_deep_below_many_folders_need_no_open_folder_for_each_of_them(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.create_space("s")
+    first, *ids = [f"{number:03d}/{'/'.join(['below'] * 60)}/item" for number in range(31)]
+    store.bulk.put("s", [new(first)])  # what is open from now on stays so
+    before = open_files()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 150, hard))
+    try:
+        stored = store.bulk.put("s", [new(one, one.encode()) for one in ids])
+        found = store.bulk.infos("s", ids)
+        read = store.bulk.hashes("s", ids)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [type(one) for one in stored] == [ItemInfo] * 30
+    assert [one.checksum() for one in found] == [one.sha256 for one in read]
+    assert open_files() < before + len(ids)  # others come and go meanwhile
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -72,17 +72,23 @@ class OpenFolders:
         return folder
 
     def _get(self, names: tuple[str, ...]) -> int | None:
+        """Descend from the nearest folder that is open; those between are not kept, since an id may have hundreds."""
         if not names:
             return os.open(self._root, os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
-        parent = self.get(names[:-1])
-        if parent is None:
+        self.get(names[:1] if names[1:] else ())
+        depth = next(depth for depth in range(len(names) - 1, -1, -1) if names[:depth] in self._open)
+        above = self._open[names[:depth]]
+        if above is None:
             return None
+        folder = os.dup(above)
         try:
-            return os.open(names[-1], _FOLDER, dir_fd=parent)
+            for name in names[depth:]:
+                folder = _step(folder, name)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 raise
             return None
+        return folder
 
 
 def make_root(root: Path) -> None:
