@@ -46,6 +46,16 @@ def test_p8_a_source_that_was_rewritten_through_its_provider_is_never_touched() 
     assert "rewritten" in plan.reasons[0]
 
 
+def test_p8_a_source_that_may_have_been_rewritten_is_never_touched() -> None:
+    plan = plan_repair("a", [Copy("0", "b", Answer.NO_CHECKSUM, source=True), Copy("1", "a", "a")])
+    assert (plan.health, plan.cures) == (Health.REFUSE, ())
+    assert "has no checksum of it: it may have been rewritten" in plan.reasons[0]
+    gone = Copy("0", Answer.MISSING, Answer.MISSING, source=True)
+    assert plan_repair("a", [gone, Copy("1", "a", "a")]).cures == (Cure("0", quarantine=False),)
+    copied = Copy("1", "b", Answer.NO_CHECKSUM)
+    assert plan_repair("a", [Copy("0", "a", "a", source=True), copied]).cures == (Cure("1", quarantine=True),)
+
+
 def test_p8_a_source_is_never_touched_without_the_manifest() -> None:
     plan = plan_repair(None, copies("b", "a", "a"))
     assert plan.cures == ()

@@ -8,7 +8,7 @@ How healing a source copy squares with promise P8 ("no job ever writes to a sour
 sweeps never do. A repair may, and only to put back what the source itself once held: the manifest recorded those very
 bytes when the source took them, another copy still has them, and the source's own bytes no longer match what its
 provider recorded, or are gone. A source that was rewritten through its provider (provider and bytes agree on a new
-sum) is a change, not rot, and is never touched.
+sum) is a change, not rot, and is never touched; nor is one whose provider keeps no sum, so that nobody can tell.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ def _refuse(copy: Copy, manifest: str | None) -> str | None:
         return None
     if manifest is None:
         return f"store {copy.store} is the source and the manifest does not say what it held"
+    if copy.provider == Answer.NO_CHECKSUM and copy.voice is not None:
+        return f"store {copy.store} is the source and has no checksum of it: it may have been rewritten"
     if copy.provider == copy.content and copy.voice is not None:
         return f"store {copy.store} is the source and was rewritten: record the change instead"
     return None
