@@ -196,8 +196,8 @@ def test_a_what_if_says_what_a_policy_would_cause_and_changes_nothing(served: Se
     assert ("photos", "primary → third", True) in by_pair
     assert "line 1" in served.ask("POST", f"{path}/check", {"text": "["})[1]["error"]
     warned = {"defaultPolicies": [{"srcStoreId": "primary", "destStoreId": "nowhere"}]}
-    (warning,) = served.ask("POST", f"{path}/check", {"text": json.dumps(warned)})[1]["warnings"]
-    assert warning.startswith("unknown-store: line 1, column 22: defaultPolicies: no store 'nowhere'")
+    warnings = served.ask("POST", f"{path}/check", {"text": json.dumps(warned)})[1]["warnings"]
+    assert warnings[0].startswith("unknown-store: line 1, column 22: defaultPolicies: no store 'nowhere'")
     assert served.ask("GET", path)[1] == before
 
 

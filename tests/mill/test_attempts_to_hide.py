@@ -64,6 +64,16 @@ def test_an_item_that_is_changed_between_the_two_looks_at_it_is_not_sour(world: 
     assert [check.row for check in done.checks] == ["B1"]
 
 
+def test_bytes_that_went_wrong_on_the_way_are_read_again_and_are_no_damage(world: Any) -> None:
+    world.put(Place("1", "s", "a"))
+    reads: list[str] = []
+    world.stores["1"] = Rotten(Busy(world.stores["1"], "open", lambda: reads.append("read"), 9), times=1)
+    checked = Checker(world.providers, world.manifest).check(Place("1", "s", "a"), attempt=1)
+    assert (checked.result.row, len(reads)) == ("B1", 2)
+    Checker(world.providers, world.manifest).check(Place("1", "s", "a"), attempt=1)
+    assert len(reads) == 3
+
+
 def test_an_item_that_rotted_and_vanished_once_it_was_read_stays_sour(world: Any) -> None:
     world.put(Place("1", "s", "a"))
     store = world.stores["1"]
@@ -73,11 +83,16 @@ def test_an_item_that_rotted_and_vanished_once_it_was_read_stays_sour(world: Any
 
 
 class Rotten(StoreWrapper):
-    """A store whose bytes are not what they were."""
+    """A store whose bytes are not what they were, the first *times* times that they are read."""
 
-    def open(self, space: str, content_id: str) -> Any:
-        self.store.open(space, content_id).close()
-        return io.BytesIO(b"rot")
+    def __init__(self, store: Any, times: int = 10**6) -> None:
+        super().__init__(store)
+        self._times = times
+
+    def open(self, space: str, content_id: str, **part: Any) -> Any:
+        self._times -= 1
+        opened = self.store.open(space, content_id, **part)
+        return opened if self._times < 0 else io.BytesIO(b"rot")
 
 
 class Loop:

@@ -179,6 +179,38 @@ def test_p8_what_could_not_be_read_and_is_there_again_is_not_healed_over(world: 
     assert world.read(Place("1", "s", "a")) == b"new bytes of a user"
 
 
+def test_p8_late_tasks_of_a_space_that_was_deleted_and_made_again_touch_nothing_of_the_new_one(world: Any) -> None:
+    for store in "12":
+        for name in ("a", "b"):
+            world.put(Place(store, "s", name), b"of the old space")
+    source, processor = world.stores["1"], DuplicationProcessor(world.providers, world.manifest)
+    for name in ("a", "b"):
+        source.delete("s", name)
+        world.record(Place("1", "s", name), None, deleted=True)
+    source.delete_space("s")
+    late = [Duplicate("1", "2", "s", name) for name in ("a", "b", "")]
+    world.clock.advance(1)
+    world.put(Place("1", "s", "a"), b"of the new space")
+    done = []
+    for task in (late[2], late[0], late[1], *late):
+        done.append(processor.process(task, 1))
+        world.manifest.writer.record(done[-1].events)
+    assert [result.summary.split()[0] for result in done] == ["D2", "D11", "D19", "D7", "D21", "D2"]
+    assert world.read(Place("2", "s", "a")) == b"of the new space" and not world.has(Place("2", "s", "b"))
+    rows = {(row.store, row.content_id): row.deleted for row in world.manifest.replicas("s", "a")}
+    assert rows == {("1", "a"): False, ("2", "a"): False}
+
+
+def test_p8_a_late_event_of_before_a_deletion_brings_nothing_back_and_one_of_after_it_is_not_lost(world: Any) -> None:
+    now, place = world.clock.now(), ("1", "s", "a")
+    for at, deleted in ((now + 20, True), (now + 10, False), (now + 15, True), (now + 30, False), (now + 25, True)):
+        sha256 = None if deleted else f"{at - now:064d}"
+        world.manifest.writer.record([Event(*place, at, sha256, deleted=deleted)])
+        row = world.manifest.get(*place)
+        assert (row.deleted, row.modified) == ((at < now + 25 and row.modified == now + 20), row.modified)
+    assert (row.deleted, row.modified, row.sha256) == (False, now + 30, f"{30:064d}")
+
+
 def test_p9_what_is_found_while_a_report_is_made_is_in_the_next_one(world: Any, tmp_path: Path) -> None:
     for name in "ab":
         world.put(Place("1", "s", name))

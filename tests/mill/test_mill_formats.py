@@ -9,8 +9,9 @@ import msgspec
 
 from millstream.core.amounts import parse_duration
 from millstream.mill.checking.bitcheck import Answer, Verdict
-from millstream.mill.policies.lint import lint_policy
+from millstream.mill.policies.lint import lint_policies
 from millstream.mill.policies.policy import Policy, parse_policy
+from millstream.mill.policies.repository import Policies
 from millstream.mill.reports.report import COLUMNS, Finding, Report, ReportResult
 from millstream.mill.working.pools import POOLS
 from millstream.mill.working.tasks import QueueName
@@ -31,13 +32,14 @@ def test_the_example_policy_loads_without_a_warning() -> None:
 
 def test_every_warning_that_can_be_given_is_described() -> None:
     described = set(re.findall(r"^\| `([a-z-]+)` \|", page("duplication-policy.md"), re.MULTILINE))
-    odd = '{"spaceDuplicationStorePolicies":{"x-s":[PAIR,PAIR],"e":[],"c":[PAIR,BACK],"i":[SAME]},'
+    odd = '{"spaceDuplicationStorePolicies":{"x-s":[PAIR,PAIR],"e":[],"c":[PAIR,BACK],"i":[SAME],"o":[PAIR,MORE]},'
     odd += '"defaultPolicies":[OTHER,],"spacesToIgnore":["i"]}'
-    for name, source, destination in (("PAIR", 1, 2), ("BACK", 2, 1), ("SAME", 1, 1), ("OTHER", 1, 9)):
+    for name, source, destination in (("PAIR", 1, 2), ("BACK", 2, 1), ("SAME", 1, 1), ("MORE", 3, 2), ("OTHER", 1, 9)):
         odd = odd.replace(name, f'{{"srcStoreId":"{source}","destStoreId":"{destination}"}}')
     policy, warnings = parse_policy(odd, "me")
     assert isinstance(policy, Policy)
-    given = {warned.code for warned in [*warnings, *lint_policy(policy, "12")]}
+    found = lint_policies(Policies({"me": policy}, {"me": warnings}), "123")
+    given = {warned.code for warned in found["me"]}
     assert given == described
 
 

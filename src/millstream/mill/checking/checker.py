@@ -121,25 +121,23 @@ class Checker:
         return Checked(result, outcome, missed, seen.mimetype)
 
     def observe(self, place: Place) -> Seen:
-        """Ask the provider, then read the bytes; anew where somebody has changed the item in between."""
-        for _ in range(MOST_LOOKS):
-            seen = self._look(place)
-            if not self._is_torn(place, seen):
-                return seen
-        return Seen(Answer.UNREACHABLE, Answer.NOT_READ)  # it never stood still
+        """Ask the provider, then read the bytes; where they do not match, look again.
 
-    def _is_torn(self, place: Place, seen: Seen) -> bool:
-        """Whether the provider's word and the bytes are of two versions, so that they differ without any damage.
-
-        What has vanished since keeps its bytes: Swift sets a rotted object aside once it has given them out.
+        So neither a fault on the way nor a change between question and reading counts as damage. What was read as
+        damaged and cannot be had the second time is damaged: Swift sets a rotted object aside once it has given out its
+        bytes.
         """
-        if seen.content == seen.provider or {seen.content, seen.provider} & _ANSWERS:
-            return False
-        try:
-            info = self._providers.find(place)
-        except StoreError:
-            return False
-        return info is not None and (info.checksum(), info.modified) != (seen.provider, seen.modified)
+        seen = self._look(place)
+        for _ in range(MOST_LOOKS - 1):
+            if not _differs(seen):
+                return seen
+            again = self._look(place)
+            if {again.content, again.provider} & _ANSWERS:
+                return seen
+            if _differs(again) and (again.provider, again.modified) == (seen.provider, seen.modified):
+                return again
+            seen = again
+        return Seen(Answer.UNREACHABLE, Answer.NOT_READ) if _differs(seen) else seen  # it never stood still
 
     def _look(self, place: Place) -> Seen:
         try:
@@ -236,6 +234,11 @@ class BitCheckProcessor:
                     task = BitCheck(store, space, checked.result.content_id)
                     results[task] = Result(_summary(checked), checks=(checked.result,))
         return [results.get(task) for task in tasks]
+
+
+def _differs(seen: Seen) -> bool:
+    """Whether the provider has a checksum, and the bytes were read and have another one."""
+    return seen.content != seen.provider and not {seen.content, seen.provider} & _ANSWERS
 
 
 def _summary(checked: Checked) -> str:
