@@ -59,7 +59,9 @@ def append(data, count, seed=1):
     with open_store(f"sqlite:///{data / 'log.db'}") as store, store.log(LogSpec("in")).writer() as writer:
         now = clock.now()
         times = [now - draw.randrange(MICROSECONDS // 8) for _ in range(count)]
-        writer.append([Message(b"%d" % draw.randrange(2), draw.choice("abc"), draw.choice("pq"), t) for t in times])
+        writer.append(
+            [Message(b"%d" % draw.randrange(2), draw.choice(["a", "b", "c", ""]), draw.choice("pq"), t) for t in times]
+        )
 
 
 def read(data, name):
@@ -157,6 +159,19 @@ def test_with_anchor_one_process_takes_a_log_to_its_proofs(data):
         assert replay(node.cas, node.ledger, node.observer.index).findings == ()
         assert node.observer.index.totals().messages == len(batched)
         assert verify_proof(node.prove("in", batched[0]), node.cas).message.id == batched[0]
+
+
+def test_lines_without_keys_are_batched_together_however_many_came_at_once(tmp_path, capsys):
+    (tmp_path / "lines").write_bytes(b"".join(b"line %d\n" % (number % 90) for number in range(100)))
+    (tmp_path / "last").write_bytes(b"what moves the log's clock\n")
+    (tmp_path / "millstream.toml").write_text("[batching]\nwindow = 0\nmax_delay = 0\n")
+    there = ["--data", str(tmp_path)]
+    for name in ("lines", "last"):
+        assert run(["log", "append", "in", str(tmp_path / name), *there]) == 0
+    assert run(["batch", "serve", "--log", "in", "--output", "out", "--once", *there]) == 0
+    given = [json.loads(message.body) for message in read(tmp_path, "out")]
+    assert [len(item["events"]) for item in given if "events" in item] == [90]
+    assert [item["reason"] for item in given if "reason" in item] == ["duplicate"] * 10
 
 
 def test_a_feed_of_its_own_anchors_what_a_service_has_batched(data, capsys):

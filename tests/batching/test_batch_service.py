@@ -28,7 +28,7 @@ def traffic(seed, count):
     draw, now, messages = random.Random(seed), 0, []
     for _ in range(count):
         now += draw.randint(0, 6)
-        source, key, delay = draw.choice("pqr"), draw.choice("abcd"), draw.randint(-5, 28)
+        source, key, delay = draw.choice("pqr"), draw.choice(["a", "b", "c", ""]), draw.randint(-5, 28)
         messages.append(Message(b"%d" % draw.randrange(3), key, source, now - delay, now))
     return messages
 

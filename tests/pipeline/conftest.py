@@ -39,7 +39,7 @@ def rules() -> BatchConfig:
 @pytest.fixture(scope="session")
 def untidy() -> Untidy:
     """Builds messages of a few sources in no order: some later than allowed, some from the future, some sent twice,
-    the second time with the same or with another body."""
+    the second time with the same or with another body; some without a key."""
 
     def build(seed: int, count: int, *, sources: int = 4, late: float = 0.05, twice: float = 0.05) -> list[Message]:
         draw = random.Random(seed)
@@ -49,7 +49,7 @@ def untidy() -> Untidy:
             delay = draw.randrange(RULES.max_delay + 1)
             if draw.random() < late:
                 delay = draw.choice([1, -1]) * (RULES.max_delay + 1 + draw.randrange(50))
-            source, key = f"station-{draw.randrange(sources)}", f"key-{draw.randrange(5)}"
+            source, key = f"station-{draw.randrange(sources)}", draw.choice(["key-0", "key-1", "key-2", "key-3", ""])
             body = b"%d" % number
             messages.append(Message(body, key, source, event_time, event_time + delay))
             if draw.random() < twice:

@@ -21,20 +21,27 @@ _HEX = 64
 
 def event_columns(messages: pa.RecordBatch) -> pa.Table:
     """*messages* (:data:`COLUMNS`) as events (``EVENT_SCHEMA``)."""
-    body = messages.column("body")
-    columns = {name: messages.column(name) for name in ("source", "event_time", "key", "received_at", "id")}
-    columns |= {"digest": hexadecimal(digests_of(body)), "size": sizes_of(body)}
+    columns = packed_columns(messages)
+    columns["digest"] = hexadecimal(columns["digest"])
     return pa.table([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
 
 
-def digests_of(body: Any) -> Any:
-    """The SHA-256 of each of *body* (binary)."""
-    return pa.array([hashlib.sha256(value).digest() for value in body.to_pylist()], DIGESTS)
+def packed_columns(messages: pa.RecordBatch) -> dict[str, Any]:
+    """The columns of *messages* as events, the digests not yet written out (:data:`DIGESTS`)."""
+    body = messages.column("body")
+    columns = {name: messages.column(name) for name in ("source", "event_time", "received_at", "id")}
+    digests = pa.array([hashlib.sha256(value).digest() for value in body.to_pylist()], DIGESTS)
+    size = pc.binary_length(body).cast(pa.int64())
+    return {**columns, "key": _keys(messages, digests), "digest": digests, "size": size}
 
 
-def sizes_of(body: Any) -> Any:
-    """The bytes of each of *body* (binary)."""
-    return pc.binary_length(body).cast(pa.int64())
+def _keys(messages: pa.RecordBatch, digests: Any) -> Any:
+    """The keys of *messages*; what one says and when stand for the key where it has none, as in ``messages.py``."""
+    keys = messages.column("key")
+    if pc.min(pc.binary_length(keys)).as_py() != 0:
+        return keys
+    times = messages.column("event_time").cast(pa.string())
+    return pc.if_else(pc.equal(keys, ""), pc.binary_join_element_wise(hexadecimal(digests), times, "@"), keys)
 
 
 def hexadecimal(digests: Any) -> Any:

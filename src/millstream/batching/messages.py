@@ -14,17 +14,19 @@ TICK_SOURCE = "millstream.tick"
 def event_of(message: Message) -> Event:
     """The batcher's view of *message*, whose times are set: two messages say the same if their bodies are equal.
 
-    Its size, for the cap on bytes, is that of the body.
+    Its size, for the cap on bytes, is that of the body. One without a key repeats no other but its own copies: what it
+    says and when stand for its key, so that it ends no batch and contradicts nothing.
     """
     assert message.event_time is not None
     assert message.received_at is not None
+    digest = hashlib.sha256(message.body).hexdigest()
     return Event(
         message.id,
         message.source,
-        message.key,
+        message.key or f"{digest}@{message.event_time}",
         message.event_time,
         message.received_at,
-        hashlib.sha256(message.body).hexdigest(),
+        digest,
         len(message.body),
     )
 

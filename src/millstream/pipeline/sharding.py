@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.batching.column_state import EVENT_SCHEMA
-from millstream.batching.messagecolumns import DIGESTS, digests_of, hexadecimal, sizes_of
+from millstream.batching.messagecolumns import DIGESTS, hexadecimal, packed_columns
 from millstream.batching.messages import TICK_SOURCE
 
 SHARE_SCHEMA = pa.schema(
@@ -102,7 +102,5 @@ def events_of(shares: Iterable[pa.Table]) -> pa.Table:
 
 
 def _share(messages: pa.RecordBatch) -> pa.RecordBatch:
-    body = messages.column("body")
-    columns = {name: messages.column(name) for name in ("source", "event_time", "key", "received_at", "id")}
-    columns |= {"digest": digests_of(body), "size": sizes_of(body)}
+    columns = packed_columns(messages)
     return pa.RecordBatch.from_arrays([columns[name] for name in SHARE_SCHEMA.names], schema=SHARE_SCHEMA)
