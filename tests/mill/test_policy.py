@@ -339,6 +339,11 @@ def test_policies_that_change_are_in_force_a_minute_later_and_a_broken_file_leav
     clock.advance(REFRESH_SECONDS)
     assert policies().by_account["me"].ignored == ("b",)
     assert "stay in force" in caplog.text
+    accounts = (tmp_path / "duplication-accounts.json").rename(tmp_path / "away")  # as with a disk that went away
+    clock.advance(REFRESH_SECONDS)
+    assert policies().by_account["me"].ignored == ("b",)
+    assert "stay in force: there is no duplication-accounts.json" in caplog.text
+    accounts.rename(tmp_path / "duplication-accounts.json")
     file.write_text('{"spacesToIgnore": ["c"]}')
     clock.advance(REFRESH_SECONDS)
     assert policies().by_account["me"].ignored == ("c",)

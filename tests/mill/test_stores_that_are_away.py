@@ -13,10 +13,14 @@ import pytest
 from mill_looping import TO_2, TO_3, Bits, Producer, one_policy, take
 
 from millstream.cli.main import run
+from millstream.mill.copying.duplicator import DuplicationProcessor
 from millstream.mill.looping.loop import MOST_FAILURES, PATIENCE, Outcome
 from millstream.mill.place import Place
 from millstream.mill.presence import SECONDS, Presence
 from millstream.mill.providers import Providers
+from millstream.mill.repairing.repair_log import RepairLog
+from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.working.tasks import Duplicate
 from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.testing.faulty_store import UnavailableStore
 
@@ -133,6 +137,59 @@ def test_presence_is_asked_for_every_few_seconds(world: Any) -> None:
     assert [name for name, _ in providers.items()] == ["1", "2", "3"]
     world.stores["1"].create_space("any")
     assert providers["1"].spaces() == ["any"]
+
+
+def test_p8_nothing_is_written_below_the_mount_point_of_a_disk_that_went_away_a_moment_ago(
+    new_world: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = new_world({name: LocalStore(tmp_path / name) for name in "123"})
+    providers = Providers(world.stores, world.clock, presence=Presence(world.manifest, world.clock))
+    processor = DuplicationProcessor(providers, world.manifest)
+    for name in ("a", "b", "c"):
+        world.put(Place("1", "s", name))
+        world.put(Place("3", "s", name))
+    tasks = [Duplicate("1", "2", "s", name) for name in ("a", "b", "c")]
+    world.manifest.writer.record(processor.process(tasks[0], 1).events)
+    unmount(tmp_path / "2")
+    for act in (
+        lambda: processor.process(tasks[1], 1),
+        lambda: processor.process_group(tasks[1:] * 2),
+        lambda: processor.process(Duplicate("1", "2", "s", ""), 1),
+        lambda: Repairer(providers, world.manifest, RepairLog(world.engine)).repair("s", "a"),
+    ):
+        assert providers["2"] is world.stores["2"]  # it is believed to be there still
+        with pytest.raises(StoreUnavailableError, match="is its disk mounted"):
+            act()
+    assert list((tmp_path / "2").iterdir()) == []
+
+
+def test_p8_policies_that_cannot_be_found_stop_no_loop_and_lose_no_task(
+    data: Path, tmp_path: Path, millstream: Run
+) -> None:
+    accounts = data / "policies" / "duplication-accounts.json"
+    away = accounts.rename(tmp_path / "accounts")
+    code, made, _ = millstream("mill", "produce", "duplication", "--once", "--json")
+    assert (code, made[0]["outcome"]) == (11, "not-due")
+    assert "there is no duplication-accounts.json" in made[0]["failures"][0]["error"]
+    code, _, complaint = millstream("mill", "duplicate")
+    assert (code, "and so no policy" in complaint) == (0, True)
+    away.rename(accounts)
+    limit = data / "millstream.toml"
+    limit.write_text(f"{limit.read_text()}\n[mill.produce]\nduplication_most = 1\n")
+    assert millstream("mill", "produce", "duplication", "--once")[0] == 10
+    accounts.rename(away)
+    assert millstream("mill", "work", "duplication-low", "--drain")[0] == 1
+    assert not LocalStore(tmp_path / "two").has_space("s")
+    code, made, _ = millstream("mill", "produce", "duplication", "--once", "--json")
+    assert (code, made[0]["outcome"], made[0]["left"]) == (1, "failed", 1)
+    away.rename(accounts)
+    assert millstream("queue", "redrive", "duplication-low")[0] == 0
+    for _ in range(3):
+        millstream("mill", "work", "duplication-low", "--drain")
+        code, made, _ = millstream("mill", "produce", "duplication", "--once", "--json")
+    assert [len(LocalStore(tmp_path / name).entries("s")) for name in ("two", "three")] == [3, 3]
+    accounts.write_text("[]")
+    assert millstream("mill", "duplicate") == (0, [], "")
 
 
 def test_a_store_that_is_away_fails_its_own_spaces_for_a_day_and_holds_no_other_up(world: Any, tmp_path: Path) -> None:

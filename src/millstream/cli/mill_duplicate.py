@@ -35,6 +35,8 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
     dead = held = 0
     unlisted = dict[str, str]()
     with Node.open(settings) as node:
+        if not node.policies.found:
+            click.echo(node.policies.missing, err=True)
         rounds = duplication_rounds(node.policies, node.providers, space, unlisted=unlisted)
         for name, error in unlisted.items():
             click.echo(f"{name}: {error}", err=True)

@@ -12,7 +12,7 @@ from millstream.cli.mill_plans import held_lines
 from millstream.cli.mill_produce import left_out
 from millstream.core.clock import MICROSECONDS
 from millstream.mill.auditing.export import AuditExport
-from millstream.mill.looping.loop import Loop, Outcome
+from millstream.mill.looping.loop import Failure, Loop, Outcome
 from millstream.mill.looping.space_filter import SpaceFilter
 from millstream.node import Node
 
@@ -81,10 +81,14 @@ def _producers(node: Node, wake: Callable[[], None]) -> list[_Producer]:
 
 
 def _run_of(loop: Loop[Any], tell: Callable[[], Iterator[str]] = lambda: iter(())) -> OneRun:
+    said = list[Failure]()
+
     def one_run(stopping: Callable[[], bool]) -> Iterator[str]:
         run = loop.run(stopping)
         for failure in run.failures:
-            yield f"{failure.what}: {failure.error}"
+            if run.outcome != Outcome.NOT_DUE or failure not in said:  # why no loop begins is said once
+                yield f"{failure.what}: {failure.error}"
+        said[:] = run.failures
         yield from tell()
         if run.outcome == Outcome.DONE:
             yield "the loop is done"

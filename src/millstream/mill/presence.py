@@ -25,14 +25,16 @@ class Presence:
         self._seen: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def require(self, name: str, store: Store, spaces: Callable[[], Sequence[str]]) -> None:
+    def require(
+        self, name: str, store: Store, spaces: Callable[[], Sequence[str]], *, seconds: float = SECONDS
+    ) -> None:
         """Raise :class:`StoreUnavailableError` where *store*, called *name*, lists no *spaces* and should have items.
 
-        *spaces* asks the store, and is not called more often than every :data:`SECONDS`.
+        *spaces* asks the store, and is not called where that was done in the last *seconds*.
         """
         now = self._clock.monotonic()
         with self._lock:
-            if now - self._seen.get(name, float("-inf")) < SECONDS:
+            if now - self._seen.get(name, float("-inf")) < seconds:
                 return
         if not spaces() and self._manifest.has_items(name):
             raise StoreUnavailableError(

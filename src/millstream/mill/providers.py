@@ -76,6 +76,16 @@ class Providers(Mapping[str, Store]):
         """The result of *function*, tried again while it fails for a transient reason."""
         return self._retry.call(function, self.clock)
 
+    def make_space(self, store: str, space: str) -> None:
+        """Make *space* in *store*, where it is not there, once it is certain that the store itself is.
+
+        So nothing is ever written below the mount point of a disk that went away a moment ago.
+        """
+        provider = self[store]
+        if self._presence is not None:
+            self._presence.require(store, provider, lambda: self.call(provider.spaces), seconds=0)
+        self.call(lambda: provider.create_space(space))
+
     def find(self, place: Place) -> ItemInfo | None:
         """What the provider says of the item at *place*; None where there is no such item or space."""
         store = self[place.store]

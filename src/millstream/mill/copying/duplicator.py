@@ -85,7 +85,12 @@ class DuplicationProcessor:
         return [done.get(task) for task in tasks]
 
     def _is_asked(self, task: Duplicate) -> bool:
-        return self._policies is None or not task.space or self._policies().asks(task.space, _pair(task))
+        if self._policies is None or not task.space:
+            return True
+        policies = self._policies()
+        if not policies.found:
+            raise NoAnswerError(f"{policies.missing} ({task.space!r} {_pair(task)} waits for them)")
+        return policies.asks(task.space, _pair(task))
 
     def _look(self, store: str, task: Duplicate) -> _Ends:
         try:
@@ -146,7 +151,7 @@ class DuplicationProcessor:
 
     def _act(self, action: Action, task: Duplicate, source: _Ends, destination: _Ends) -> tuple[Event, ...]:
         if action.act == Act.CREATE_SPACE:
-            self._providers.call(lambda: self._providers[task.destination].create_space(task.space))
+            self._providers.make_space(task.destination, task.space)
         elif action.act == Act.DELETE_SPACE:
             self._delete_space(task)
         elif action.act == Act.DELETE:
@@ -168,7 +173,7 @@ class DuplicationProcessor:
 
     def _copy(self, task: Duplicate, source: ItemInfo, destination: _Ends) -> Event:
         if destination.end == End.NO_SPACE:
-            self._providers.call(lambda: self._providers[task.destination].create_space(task.space))
+            self._providers.make_space(task.destination, task.space)
         stored = transfer(
             self._providers,
             Place(task.source, task.space, task.content_id),

@@ -80,7 +80,7 @@ class _Group:
         found = call(lambda: self._to.infos(space, ids))
         if not wanted or not any(isinstance(one, SpaceNotFoundError) for one in found):
             return found
-        call(lambda: self._providers[self._destination].create_space(space))
+        self._providers.make_space(self._destination, space)
         return call(lambda: self._to.infos(space, ids))
 
     def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, Event]:

@@ -109,7 +109,7 @@ def quarantine(providers: Providers, place: Place, reason: str) -> Place | None:
             store.put(kept.space, kept.content_id, file, properties=note)
 
     try:
-        providers.call(lambda: store.create_space(QUARANTINE))
+        providers.make_space(place.store, QUARANTINE)
         providers.call(keep)
     except NotFoundError:
         return None

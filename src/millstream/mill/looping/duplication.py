@@ -24,6 +24,7 @@ from millstream.mill.policies.policy import Pair, Policy
 from millstream.mill.policies.repository import Policies
 from millstream.mill.providers import Providers
 from millstream.queue.protocol import WorkQueue
+from millstream.stores.protocol import StoreUnavailableError
 
 LOOKED_AT = 10 * GROUP
 """Items that are compared in one turn at most, where only differences become tasks."""
@@ -78,8 +79,14 @@ class DuplicationNibbler:
         self.dropped: list[DuplicationMorsel] = []
         self.unlisted: Sequence[Failure] = ()
 
-    def morsels(self) -> Sequence[DuplicationMorsel]:
-        """Every pair of stores of every space that a policy names, one of each account after the other."""
+    def morsels(self) -> Sequence[DuplicationMorsel] | None:
+        """Every pair of stores of every space that a policy names, one of each account after the other.
+
+        None without a list of accounts: a loop that found nothing to do would be the last for a month.
+        """
+        if not self._policies().found:
+            self.unlisted = [Failure("the policies", self._policies().missing)]
+            return None
         policies = self._policies().by_account
         stores = {store for one in policies.values() for pair in one.pairs for store in _stores(pair)}
         listed, self.unlisted = list_spaces(self._providers, self._manifest, stores & set(self._providers))
@@ -89,7 +96,10 @@ class DuplicationNibbler:
 
     def nibble(self, morsel: DuplicationMorsel, started_at: int) -> Bite[DuplicationMorsel]:  # noqa: ARG002
         """All deletes, or else the next items; nothing where the policy does not ask for it any more."""
-        policy = self._policies().by_account.get(morsel.account)
+        policies = self._policies()
+        if not policies.found:
+            raise StoreUnavailableError(policies.missing)
+        policy = policies.by_account.get(morsel.account)
         if policy is None or morsel.pair not in policy.lookup(morsel.space):
             self.dropped.append(morsel)
             return Bite(None)

@@ -69,8 +69,11 @@ class Nibbler(Protocol[Morsel]):
         """The stores whose spaces :meth:`morsels` could not list; what is known of them is in the loop all the same."""
         ...
 
-    def morsels(self) -> Sequence[Morsel]:
-        """All there is to do in a new loop, in the order in which it should have its turn."""
+    def morsels(self) -> Sequence[Morsel] | None:
+        """All there is to do in a new loop, in the order in which it should have its turn.
+
+        None where no loop can begin yet; :attr:`unlisted` says why.
+        """
         ...
 
     def nibble(self, morsel: Morsel, started_at: int) -> Bite[Morsel]:
@@ -131,7 +134,10 @@ class Loop(Generic[Morsel]):
             if start in (Start.NOT_DUE, Start.OFF):
                 return Run(Outcome.NOT_DUE, next_at=state.next_at)
             if start == Start.BEGIN:
-                state = LoopState([*self._nibbler.morsels()], started_at=now)
+                morsels = self._nibbler.morsels()
+                if morsels is None:
+                    return Run(Outcome.NOT_DUE, failures=list(self._nibbler.unlisted))
+                state = LoopState([*morsels], started_at=now)
                 self._file.save(state)
             run = Run(failures=list(self._nibbler.unlisted))
             run.outcome = self._work(state, run, stopping)

@@ -32,11 +32,20 @@ _log = logging.getLogger(__name__)
 
 
 class Policies(msgspec.Struct, frozen=True):
-    """The policies of all accounts, what to warn of in each, and where its parts stand, by account."""
+    """The policies of all accounts, what to warn of in each, and where its parts stand, by account.
+
+    ``missing`` says that there is no list of accounts, and where it should be; it is empty where there is one.
+    """
 
     by_account: Mapping[str, Policy] = {}
     warnings: Mapping[str, list[Warned]] = {}
     spots: Mapping[str, Spots] = {}
+    missing: str = ""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a list of accounts, if an empty one."""
+        return not self.missing
 
     def asks(self, space: str, pair: Pair) -> bool:
         """Whether the policy of any account asks that *space* is copied between the stores of *pair*."""
@@ -72,7 +81,7 @@ class PolicyRepository:
         """
         listed = self._text(ACCOUNTS_FILE)
         if listed is None:
-            return Policies()
+            return Policies(missing=f"there is no {ACCOUNTS_FILE} in {self.place.where}, and so no policy")
         policies, warnings, spots = {}, {}, {}
         for account in parse_accounts(listed, ACCOUNTS_FILE):
             text = self._policy_text(account)
@@ -103,7 +112,8 @@ class PolicyRepository:
 class Refreshed:
     """The policies of *repository*, read again when they are older than *seconds*. Thread-safe.
 
-    What cannot be read then keeps the ones that are in force, and is logged; only the first reading may fail.
+    What cannot be read then keeps the ones that are in force, and is logged; only the first reading may fail. So does a
+    list of accounts that is gone, as with a disk that is not mounted: an empty list puts all policies out of force.
     """
 
     def __init__(self, repository: PolicyRepository, clock: Clock, seconds: float = REFRESH_SECONDS) -> None:
@@ -120,11 +130,20 @@ class Refreshed:
                 self._policies, self._read_at = self._repository.load(), now
             elif now - self._read_at >= self._seconds:
                 self._read_at = now
-                try:
-                    self._policies = self._repository.load()
-                except (PolicyError, StoreError) as error:
-                    _log.warning("the duplication policies of before stay in force: %s", error)
+                self._policies = self._read_again(self._policies)
             return self._policies
+
+    def _read_again(self, before: Policies) -> Policies:
+        try:
+            now = self._repository.load()
+        except (PolicyError, StoreError) as error:
+            reason = str(error)
+        else:
+            if now.found or not before.found:
+                return now
+            reason = now.missing
+        _log.warning("the duplication policies of before stay in force: %s", reason)
+        return before
 
 
 def check_account(account: str) -> None:

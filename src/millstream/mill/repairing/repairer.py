@@ -136,7 +136,7 @@ class Repairer:
         info = self._providers.find(good)
         if info is None:
             raise RepairError(f"{good} vanished before it could be copied")
-        self._providers.call(lambda: self._providers[bad.store].create_space(bad.space))
+        self._providers.make_space(bad.store, bad.space)
         properties = clean_properties(info.properties)
         transfer(self._providers, good, bad, sha256, mimetype=info.mimetype, properties=properties)
         read = self._providers.hash(bad)
