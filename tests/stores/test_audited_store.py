@@ -21,6 +21,7 @@ from millstream.stores import (
     AlreadyExistsError,
     ChecksumMismatchError,
     ItemNotFoundError,
+    LocalStore,
     MemoryStore,
     SpaceNotEmptyError,
     Store,
@@ -224,6 +225,27 @@ def test_what_another_process_is_changing_is_busy_until_it_is_settled(tmp_path: 
     assert alive.recover() == 1
     alive.put("s", "a", io.BytesIO(b"grain"))
     assert [event.content_id for event in events(alive.outbox)] == ["", "b", "a"]
+
+
+def test_p8_a_delete_that_was_cut_short_is_not_invented_while_the_disk_is_not_mounted(tmp_path: Path) -> None:
+    folder, database = tmp_path / "disk", engine(tmp_path)
+    inner = LocalStore(folder)
+    dead = AuditedStore(inner, Outbox(database, VirtualClock()), "1")
+    dead.create_space("s")
+    before = [dead.put("s", name, io.BytesIO(b"grain")) for name in ("kept", "gone")]
+    for info in before:  # it died before the first delete, and after the second
+        gone = AuditEvent(AuditAction.DELETE_CONTENT, "n/a", 0, "local", "1", "file", "s", info.content_id)
+        dead.outbox.begin(gone, item=info)
+    inner.delete("s", "gone")
+    away = folder.rename(tmp_path / "away")
+    folder.mkdir()
+    alive = AuditedStore(LocalStore(folder), Outbox(database, VirtualClock()), "1")
+    with pytest.raises(StoreUnavailableError, match="lists no space at all: is its disk mounted"):
+        alive.recover()
+    folder.rmdir()
+    away.rename(folder)
+    assert AuditedStore(LocalStore(folder), alive.outbox, "1").recover() == 2
+    assert [event.content_id for event in events(alive.outbox) if event.action == "DELETE_CONTENT"] == ["gone"]
 
 
 def test_events_that_were_missed_are_added_together_but_for_items_that_others_are_changing(tmp_path: Path) -> None:

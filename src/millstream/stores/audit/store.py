@@ -28,6 +28,7 @@ from millstream.stores.protocol import (
     SpaceNotFoundError,
     Store,
     StoreError,
+    StoreUnavailableError,
 )
 
 Answer = TypeVar("Answer")
@@ -192,6 +193,11 @@ class AuditedStore:
         if event.content_id:
             now = self._look(event.space, event.content_id)
             happened = _item_changed(event, intent.item, now)
+            if happened and now is None and not self.store.spaces():
+                raise StoreUnavailableError(
+                    f"whether {event.content_id!r} was deleted cannot be told, since {self.url} lists no space at all: "
+                    "is its disk mounted? Where it is a new one, make the space again (`millstream store make`)"
+                )
         elif event.action == AuditAction.SET_SPACE_ACLS:
             happened = self.store.has_space(event.space) and dict(self.store.space_acls(event.space)) == event.acls
         else:
