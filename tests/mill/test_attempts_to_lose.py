@@ -24,10 +24,10 @@ from millstream.mill.place import Place
 from millstream.mill.policies.policy import Policy
 from millstream.mill.policies.repository import Policies
 from millstream.mill.repairing.repair_log import RepairLog
-from millstream.mill.repairing.repairer import Repairer
+from millstream.mill.repairing.repairer import Repairer, RepairProcessor
 from millstream.mill.reports.folder import ReportFolder
 from millstream.mill.reports.reporting import BitReportProcessor, Reporter
-from millstream.mill.working.tasks import BitReport, Duplicate
+from millstream.mill.working.tasks import BitReport, Duplicate, Repair
 from millstream.stores import LocalStore, MemoryStore
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper, UnavailableStore
@@ -159,6 +159,40 @@ def test_p8_a_repair_does_not_undo_what_somebody_wrote_meanwhile(new_world: Any,
     assert healing.healed == 0
     assert "was changed while it was repaired" in healing.refused[0].reason
     assert world.read(Place("2", "s", "a")) == b"new bytes of a user"
+
+
+def test_two_repairs_of_one_item_at_once_are_no_matter_for_people(new_world: Any, tmp_path: Path) -> None:
+    world = new_world({name: LocalStore(tmp_path / name) for name in "123"})
+    for store in "123":
+        world.put(Place(store, "s", "a"), b"bytes")
+    flip_bit(world.stores["2"].path_of("s", "a"))
+    other = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
+    world.stores["3"] = good = _Meddled(world.stores["3"], lambda: other.repair("s", "a"))
+    good.armed = True
+    one = Repairer(world.providers, world.manifest, RepairLog(world.engine), sources=lambda _: {"1"})
+    result = RepairProcessor(one).process(Repair("s", "a", "found twice"), 1)
+    assert (result.summary, result.tasks) == ("heal: 0 copies healed", ())
+    assert world.read(Place("2", "s", "a")) == b"bytes"
+
+
+def test_p8_what_is_added_again_while_its_copy_is_deleted_is_copied_again(world: Any) -> None:
+    world.put(Place("2", "s", "a"), b"old")
+    world.stores["1"].create_space("s")
+    world.record(Place("1", "s", "a"), None, deleted=True)
+    source = world.stores["1"]
+
+    class Late(StoreWrapper):
+        def after(self, call: Any) -> None:
+            """The user adds the item again after the worker has looked, and before it is done."""
+            if call.method == "delete":
+                source.put("s", "a", io.BytesIO(b"old"))
+
+    world.stores["2"] = Late(world.stores["2"])
+    result = DuplicationProcessor(world.providers, world.manifest).process(Duplicate("1", "2", "s", "a"), 1)
+    world.manifest.writer.record(result.events)
+    assert result.summary.startswith("D19, then D12 copy")
+    assert world.read(Place("2", "s", "a")) == b"old"
+    assert not world.manifest.get("2", "s", "a").deleted
 
 
 def test_p8_what_could_not_be_read_and_is_there_again_is_not_healed_over(world: Any) -> None:

@@ -56,7 +56,7 @@ class DuplicationProcessor:
         self._brake = brake
         self._policies = policies
 
-    def process(self, task: Duplicate, attempt: int) -> Result:  # noqa: ARG002
+    def process(self, task: Duplicate, attempt: int) -> Result:
         """Raises :class:`DuplicationError` with the row of the table, the item and both stores in its text.
 
         It is a :class:`NoAnswerError` where the task may succeed later without anyone changing anything.
@@ -72,6 +72,9 @@ class DuplicationProcessor:
                 if hold is not None:
                     return Result(f"{action.row} held under number {hold} until it is approved: {action.reason}")
                 events = self._act(action, task, source, destination)
+            if action.act == Act.DELETE and self._look(task.source, task).end == End.ITEM:  # it was added meanwhile
+                again = self.process(task, attempt)
+                return Result(f"{action.row}, then {again.summary}", events=(*events, *again.events))
         except RefusedError as error:
             if action.act != Act.SET_PROPERTIES:
                 raise

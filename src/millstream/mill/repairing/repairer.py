@@ -87,6 +87,8 @@ class Repairer:
         finally:
             self._manifest.writer.apply([_check_result(event) for event in events if event.healed])
             self._log.append(events)
+        if any(not event.healed for event in events) and self.plan(space, content_id).health == Health.HEALTHY:
+            return Healing(plan, tuple(event for event in events if event.healed))  # another one has healed the rest
         return Healing(plan, tuple(events))
 
     def _look(self, row: ManifestRow, source: bool) -> Copy:
