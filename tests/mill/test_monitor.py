@@ -190,6 +190,36 @@ def test_the_figures_are_served_as_json_and_to_prometheus(world: Any) -> None:
     assert 'millstream_desired_workers{queue="audit"} 1' in lines
 
 
+def test_an_alarm_that_does_not_arrive_is_logged_and_told_again_each_minute(
+    world: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = world.queue("audit")
+    queue.put([b"1", b"2"])
+    queue.dead_letter(queue.lease(1, visibility=10)[0], cause="so")
+    told: list[tuple[str, Alarm]] = []
+
+    class Receiver:
+        def __init__(self, name: str, away: int) -> None:
+            self.name, self.away = name, away
+
+        def tell(self, alarm: Any) -> None:
+            self.away -= 1
+            if self.away >= 0:
+                raise NoticeError("not at home")
+            told.append((self.name, alarm))
+
+    receivers = [Receiver("here", 0), Receiver("away", 2)]
+    monitor = Monitor({"audit": queue}, world.clock, Alarms(most=10, longest=3600), receivers)
+    for minute in range(4):
+        monitor.look()
+        assert [name for name, _ in told] == (["here"] if minute < 2 else ["here", "away"])
+        world.clock.advance(60)
+    assert told[0][1] == told[1][1] and monitor.figures.untold == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "the alarm dead-letters in audit was not told, and is tried again each minute: not at home"
+    ]
+
+
 def test_workers_tell_of_dead_letters_as_the_settings_say(tmp_path: Path, hook: tuple[str, list[Any]]) -> None:
     from millstream.node import Node
     from millstream.settings import load_settings

@@ -45,6 +45,7 @@ class Monitor:
     ) -> None:
         self._queues, self._clock, self._alarms, self._receivers = queues, clock, alarms, receivers
         self._held = held
+        self._untold: dict[tuple[int, str, str], Alarm] = {}
         self._scalers = [PoolScaler(pool) for pool in POOLS if pool.queue in queues]
         self._waiting = threading.Condition()
         self._ended = False
@@ -58,7 +59,7 @@ class Monitor:
             depth = depths[scaler.pool.queue]
             scaler.observe(at, depth.ready, depth.leased)
         alarms = self._alarms.observe(at, depths, self._held())
-        untold = sum(self._tell(alarm, one) for alarm in alarms for one in self._receivers)
+        untold = self._tell(alarms)
         desired = {scaler.pool.queue.value: scaler.desired for scaler in self._scalers}
         self.figures = Figures(depths, desired, self.figures.untold + untold)
         return self.figures
@@ -82,14 +83,21 @@ class Monitor:
             self._ended = True
             self._waiting.notify_all()
 
-    @staticmethod
-    def _tell(alarm: Alarm, receiver: Receiver) -> bool:
-        """Whether the alarm did not arrive; it is told again when it is due again."""
-        try:
-            receiver.tell(alarm)
-        except NoticeError:
-            return True
-        return False
+    def _tell(self, alarms: Sequence[Alarm]) -> int:
+        """Tell everyone of *alarms*, and of what did not arrive before; how many did not arrive now.
+
+        What does not arrive is tried again with each look, until it does or something newer is to be said of its queue.
+        """
+        new = {(who, one.queue, one.kind): one for who in range(len(self._receivers)) for one in alarms}
+        waiting, self._untold = self._untold | new, {}
+        for key, alarm in waiting.items():
+            try:
+                self._receivers[key[0]].tell(alarm)
+            except NoticeError as error:
+                self._untold[key] = alarm
+                if key in new:
+                    _log.warning("the alarm %s was not told, and is tried again each minute: %s", alarm.subject, error)
+        return len(self._untold)
 
 
 def prometheus_lines(figures: Figures) -> Iterator[str]:
