@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline, whose failing tasks are tried again, and records to run it on."""
+"""One Spark session for all tests of the pipeline, whose tasks die and are tried again, and records to run it on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ WriteLog = Callable[..., list[Message]]
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from millstream.pipeline.session import SparkOptions, spark_session
+    from millstream.testing.mortal_tasks import MORTAL
 
-    with spark_session(tmp_path_factory.mktemp("spark"), SparkOptions(master="local[2,3]")) as session:
+    options = SparkOptions(master="local[2,3]", confs=MORTAL)
+    with spark_session(tmp_path_factory.mktemp("spark"), options) as session:
         yield session
 
 

@@ -1,40 +1,41 @@
-"""Every job that writes, one after the other, as a program to be killed: ``python killed_road.py FOLDER SEED KILLS``.
+"""Every job over stored data, one after the other, as a program to be killed: ``python killed_road.py FOLDER SEED``.
 
-Run again it goes on where it was. Meanwhile it kills KILLS Python workers of its own, so that tasks fail in mid-work
-and are tried again. It ends with 0 when all is done, and with 1 where a task was hit too often, or the planning of a
-query was.
+Run again it goes on where it was. Its tasks die the first time they are tried, a quarter of them; SEED decides how many
+cores there are, and into how many parts data is dealt. What the jobs say that write nothing ends in ``told.json``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from pyspark.sql import SparkSession
 
-from millstream.batching import BatchConfig
+from millstream.batching import BatchConfig, Rulebook
+from millstream.core.canonical import canonical_json
 from millstream.log import LogSpec
 from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.node import Node
-from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.anchor import anchor_history
-from millstream.pipeline.jobs.audit import audit_anchors
+from millstream.pipeline.jobs.audit import audit_anchors, audit_identifiers
 from millstream.pipeline.jobs.batch import run_batch
+from millstream.pipeline.jobs.changes import find_changes
 from millstream.pipeline.jobs.duplication import copy_missing, plan_duplication
 from millstream.pipeline.jobs.integrity import run_integrity
+from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.jobs.report import run_report
+from millstream.pipeline.jobs.statistics import space_figures
+from millstream.pipeline.jobs.verify_batches import verify_batches
 from millstream.pipeline.session import SparkOptions, spark_session
 from millstream.pipeline.source import NAME, follow_log, read_log, write_log
 from millstream.settings import AnchoringSettings, Settings
+from millstream.testing.mortal_tasks import MORTAL
 
 PAIR = Pair("a", "b")
 SPACE = "docs"
@@ -48,65 +49,49 @@ def settings_of(folder: Path) -> Settings:
     return Settings(data=str(folder / "node"), anchoring=AnchoringSettings(max_batches=100))
 
 
-def main(folder: Path, seed: int, kills: int) -> None:
-    """Write a log from a frame and from a stream, batch and anchor, plan and copy, sweep and judge, audit."""
-    settings = settings_of(folder)
-    url, jobs = settings.log_url, folder / "jobs"
-    stores = {name: (folder / name).as_uri() for name in ("a", "b")}
-    manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
+def main(folder: Path, seed: int) -> None:
+    """Take the road of messages, then that of content, with both audits at the end of them."""
+    draw = random.Random(seed)
+    options = SparkOptions(f"local[{draw.randint(1, 3)},3]", shuffle_partitions=draw.randint(1, 6), confs=MORTAL)
     with (
-        spark_session(folder / "work", SparkOptions(master="local[2,3]")) as spark,
-        killing_workers(seed, kills),
-        Node.open(settings) as node,
+        spark_session(folder / "work", options) as spark,
+        Node.open(settings_of(folder)) as node,
         explained("road"),
     ):
-        write_log(read_log(spark, url, "in", partition_bytes=1), url, "written", write="once")
-        per_trigger = max(150, node.store.log(LogSpec("in")).last_id // TRIGGERS)
-        stream = follow_log(spark, url, "in", per_trigger=per_trigger).writeStream.format(NAME).option("store", url)
-        stream = stream.option("log", "streamed").option("checkpointLocation", str(folder / "checkpoint"))
-        stream.trigger(availableNow=True).start().awaitTermination()
-        batches = run_batch(spark, jobs, url, "in", RULES, flush=True)
-        anchor_history(batches, "in", node.batch_writer, msgspec.to_builtins(RULES), spark=spark, cas=node.cas_url)
-        planned = plan_duplication(spark, jobs, "run", stores, manifest, pair=PAIR, space=SPACE)
-        copy_missing(spark, planned, stores, manifest, bin_bytes=1 << 17)
-        sweep = run_integrity(spark, jobs, "run", stores, manifest.rows(), spaces=[SPACE], bin_bytes=1 << 17)
-        run_report(spark, jobs, sweep)
-        audit_anchors(spark, jobs, node.ledger, node.cas_url, index=node.observer.index)
+        told = take_messages(spark, node, folder) | take_content(spark, folder)
+        audit_anchors(spark, folder / "jobs", node.ledger, node.cas_url, index=node.observer.index)
+        registry = node.registry
+        known = audit_identifiers(spark, node.registry_ledger, node.cas_url, registry.versions, registry.history)
+        (folder / "told.json").write_bytes(canonical_json(told | {"identifiers": known.record.counts}))
 
 
-@contextlib.contextmanager
-def killing_workers(seed: int, kills: int) -> Iterator[None]:
-    """Kill *kills* Python workers of this process, one every now and then, while the block runs."""
-    ended, draw = threading.Event(), random.Random(seed)
-
-    def kill() -> None:
-        left = kills
-        while left and not ended.wait(draw.uniform(0.3, 3)):
-            daemons = [pid for machine in children(os.getpid()) for pid in children(machine)]
-            if workers := [pid for daemon in daemons for pid in children(daemon)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(draw.choice(workers), signal.SIGKILL)
-                left -= 1
-
-    thread = threading.Thread(target=kill, name="killer")
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+def take_messages(spark: SparkSession, node: Node, folder: Path) -> dict[str, Any]:
+    """Write a log from a frame and from a stream, batch and anchor it, verify the batches that a service made of it."""
+    url, jobs = node.settings.log_url, folder / "jobs"
+    write_log(read_log(spark, url, "in", partition_bytes=1), url, "written", write="once")
+    per_trigger = max(150, node.store.log(LogSpec("in")).last_id // TRIGGERS)
+    stream = follow_log(spark, url, "in", per_trigger=per_trigger).writeStream.format(NAME).option("store", url)
+    stream = stream.option("log", "streamed").option("checkpointLocation", str(folder / "checkpoint"))
+    stream.trigger(availableNow=True).start().awaitTermination()
+    batches = run_batch(spark, jobs, url, "in", RULES, flush=True)
+    anchor_history(batches, "in", node.batch_writer, msgspec.to_builtins(RULES), spark=spark, cas=node.cas_url)
+    found = {name: verify_batches(spark, url, "in", name, Rulebook(RULES)) for name in ("served", "wrong")}
+    return {name: msgspec.to_builtins(each) | {"seconds": 0} for name, each in found.items()}
 
 
-def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        found = [path.read_text("ascii").split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-        return [int(word) for words in found for word in words]
-    return []
+def take_content(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Plan and copy, say what has changed, sweep and judge."""
+    jobs, stores = folder / "jobs", {name: (folder / name).as_uri() for name in ("a", "b")}
+    manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
+    before = run_inventory(spark, jobs, "1", stores, spaces=[SPACE])
+    planned = plan_duplication(spark, jobs, "run", stores, manifest, pair=PAIR, space=SPACE)
+    copy_missing(spark, planned, stores, manifest, bin_bytes=1 << 17)
+    now = run_inventory(spark, jobs, "2", stores, spaces=[SPACE])
+    find_changes(spark, jobs, now, before)
+    sweep = run_integrity(spark, jobs, "run", stores, manifest.rows(), spaces=[SPACE], bin_bytes=1 << 17)
+    run_report(spark, jobs, sweep)
+    return {"statistics": msgspec.to_builtins(space_figures(spark, now, before))}
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    except PipelineError as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
+    main(Path(sys.argv[1]), int(sys.argv[2]))

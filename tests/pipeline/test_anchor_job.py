@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.batch import run_batch
 from millstream.settings import AnchoringSettings, Settings
 from millstream.testing.batching import plain_batches
+from millstream.testing.killing import kill_at, mortal
 from millstream.testing.waiting import until
 
 if TYPE_CHECKING:
@@ -127,6 +127,21 @@ def test_messages_are_found_by_their_ids_wherever_they_lie(untidy: Untidy, rules
         assert encode_batches(source, []) == []
 
 
+def test_what_is_no_batch_is_told_and_stops_no_other(
+    untidy: Untidy, rules: BatchConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node:
+        _, output = fill(node, untidy(7, 60), rules)
+        batches, end = emitted(output), output.last_id
+        with output.writer() as writer:
+            writer.append([b"\xff", b"{}", b'{"batch":"x","events":"all"}'])
+        feed_of(node).step(force=True)
+        assert anchored(node, batches) == dict.fromkeys(batches, 1)
+        assert [record.args[0] for record in caplog.records] == [end + 1, end + 2, end + 3]
+        feed_of(node).step(force=True)
+        assert len(caplog.records) == 3
+
+
 def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:
     with Node.open(Settings(data=str(tmp_path)), create=True) as node:
         node.store.log(LogSpec("in"))
@@ -158,10 +173,9 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
     with Node.open(Settings(data=str(data))) as node:
         index = node.observer.index
         for goal in goals:
-            with streaming(data) as child:
-                until(lambda goal=goal: len(index.numbers()) >= goal, "some anchors", seconds=250)
-                assert child.poll() is None
-        with streaming(data) as child:
+            reached = lambda goal=goal: len(index.numbers()) >= goal  # noqa: E731
+            assert kill_at(streaming(data), reached, "some anchors") is None
+        with mortal(streaming(data)) as child:
             until(lambda: index.totals().batches >= len(expected), "all batches", seconds=250)
             child.terminate()
             assert child.wait(120) == 0
@@ -170,16 +184,10 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
         assert (index.totals().batches, index.totals().messages) == (len(expected), sum(expected.values()))
 
 
-@contextlib.contextmanager
-def streaming(data: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command on the node in *data*, killed when the block is left."""
+def streaming(data: Path) -> list[str | Path]:
+    """The command on the node in *data*."""
     command = ["pipeline", "anchor", "in", "--stream", "--output", "out", "--every", "1s", "--per-trigger", "60"]
-    child = subprocess.Popen([sys.executable, "-m", "millstream", *command, "--data", data], stdout=subprocess.DEVNULL)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
+    return [sys.executable, "-m", "millstream", *command, "--data", data]
 
 
 on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from millstream.pipeline.jobs.batchsink import Trigger
 from millstream.pipeline.jobs.checkpoint import read_progress
 from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 from millstream.pipeline.source import follow_log
+from millstream.testing.killing import kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,19 +171,13 @@ def test_p5_a_query_that_is_killed_at_any_moment_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, size: str
 ) -> None:
     """The child is killed when its output has grown to a length drawn at random: in mid-trigger or between two."""
-    draw, clock = random.Random(5), SystemClock()
-    plan = plan_of(tmp_path, log_url, per_trigger=150)
+    draw, plan = random.Random(5), plan_of(tmp_path, log_url, per_trigger=150)
     write_log(log_url, "untidy", in_order(untidy(5, 3000)))
     for turn in range(6 if size == "long" else 1):
         arguments = [str(tmp_path), msgspec.json.encode(plan, enc_hook=str).decode()]
-        child = subprocess.Popen([sys.executable, STREAM, *arguments])
         enough = draw.randrange(10, 400) * (turn + 1)
-        deadline = clock.monotonic() + 300
-        while child.poll() is None and len(written(log_url, plan.output)) < enough:
-            assert clock.monotonic() < deadline
-            clock.sleep(0.02)
-        child.kill()
-        child.wait()
+        reached = lambda enough=enough: len(written(log_url, plan.output)) >= enough  # noqa: E731
+        kill_at([sys.executable, STREAM, *arguments], reached, f"{enough} messages")
     assert len(written(log_url, plan.output)) > 0
     run_stream(spark, msgspec.structs.replace(plan, per_trigger=700, shards=plan.shards), available_now=True)
     serve(log_url, tmp_path / "alone.state")

@@ -1,4 +1,4 @@
-"""Whatever is killed, workers in mid-task and drivers between commits, each job gives what a plain model gives."""
+"""Whatever dies, tasks in their midst and drivers between commits, each job gives what a plain model gives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from millstream.batching import BatchConfig
+from millstream.batching import BatchConfig, Rulebook
 from millstream.batching.messages import event_of
+from millstream.batching.service import BatchService
+from millstream.core.canonical import canonical_json
 from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
@@ -30,14 +32,12 @@ from millstream.node import Node
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.batching import plain_batches
-from millstream.testing.waiting import until
+from millstream.testing.dids import Person
+from millstream.testing.killing import kill_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).with_name("killed_road.py")
-KILLS = {"long": 3}
-"""Workers that are killed in a run: three are enough to end a job, by one task that is hit each time. Then the next run
-goes on, with one less."""
 
 MARKS: Sequence[Callable[[Path, int], bool]] = [
     lambda folder, _: has(folder, "node/*.staging/**/part-*"),
@@ -45,14 +45,18 @@ MARKS: Sequence[Callable[[Path, int], bool]] = [
     lambda folder, messages: last_id(folder, "streamed") > messages // 3,
     lambda folder, _: has(folder, "jobs/batch-*/data/_temporary/**/*.parquet"),
     lambda folder, _: last_id(folder, "ledger") > 0,
-    lambda folder, _: has(folder, "jobs/duplication-*/inventory-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/inventory-*/data/bin-*.parquet"),
     lambda folder, _: has(folder, "jobs/duplication-*/data/*"),
     lambda folder, _: has(folder, "jobs/duplication-*/copies-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/changes-*/data/*"),
     lambda folder, _: has(folder, "jobs/integrity-*/data/bin-*.parquet"),
     lambda folder, _: has(folder, "jobs/report-*/inputs.json"),
     lambda folder, _: has(folder, "jobs/audit-*/*"),
 ]
 """Where the driver is killed, as a function of the folder and the number of messages: as each of these comes true."""
+
+CI_MARKS = (MARKS[2], MARKS[7])
+"""Each takes a Java machine of its own."""
 
 
 def has(folder: Path, pattern: str) -> bool:
@@ -67,49 +71,104 @@ def last_id(folder: Path, name: str) -> int:
         return store.log(LogSpec(name)).last_id
 
 
-def test_p6_jobs_whose_workers_and_drivers_are_killed_give_what_plain_models_give(
+def test_p6_jobs_whose_tasks_and_drivers_die_give_what_plain_models_give(
     tmp_path: Path, untidy: Any, rules: BatchConfig, size: str
 ) -> None:
-    messages = untidy(5, 3000 if size == "long" else 800)
+    is_long = size == "long"
+    messages = sorted(untidy(5, 3000 if is_long else 800), key=lambda message: message.received_at or 0)
     settings = load_program().settings_of(tmp_path)
     batches = lay_out(settings, messages, rules)
+    served, wrong = serve(settings, rules)
+    operations = anchor_operations(settings, 40 if is_long else 8)
     stores = {name: LocalStore(tmp_path / name) for name in ("a", "b")}
-    manifest = fill(stores, tmp_path, 200 if size == "long" else 60)
+    manifest = fill(stores, tmp_path, 200 if is_long else 60)
     wanted = survey(Providers(stores, SystemClock()), manifest, Pair("a", "b"), "docs")
-    missing = names(stores["a"]) - names(stores["b"])
+    before = {name: sizes(store) for name, store in stores.items()}
+    missing = before["a"].keys() - before["b"].keys()
     contents = {name: read(stores["a"], name) for name in missing}
 
-    kills = KILLS.get(size, 1)
-    marks = MARKS if size == "long" else ()  # each takes a Java machine of its own
-    for seed, mark in enumerate(marks):
-        kill_at(tmp_path, seed, lambda mark=mark: mark(tmp_path, len(messages)))
-    finish(tmp_path, kills)
+    for seed, mark in enumerate(MARKS if is_long else CI_MARKS):
+        reached = lambda mark=mark: mark(tmp_path, len(messages))  # noqa: E731
+        kill_at(command_of(tmp_path, seed), reached, "the moment to kill at")
+    done = subprocess.run(command_of(tmp_path, 100), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
-    sent = without_ids(messages)
-    assert without_ids(read_all(settings.log_url, "written")) == sent
-    assert without_ids(read_all(settings.log_url, "streamed")) == sent
+    told = record_of(tmp_path / "told.json")
+    check_messages(settings, messages, batches)
+    check_verified(told["served"], told["wrong"], served, wrong)
     (plan,) = (record_of(path) for path in tmp_path.glob("jobs/duplication-*/job.json"))
     kinds = ("copies", "changes", "deletes", "same", "held", "replaced", "copied")
     assert {kind: plan["counts"][kind] for kind in kinds} == {kind: getattr(wanted, kind) for kind in kinds}
     assert {name: read(stores["b"], name) for name in missing} == contents
     rows = [manifest.get("b", "docs", name) for name in missing]
     assert all(row is not None and not row.deleted for row in rows)
-    facts = pq.read_table(next(tmp_path.glob("jobs/integrity-*")) / "data", columns=["store", "content_id", "content"])
-    found = {(row["store"], row["content_id"]): row["content"] for row in facts.to_pylist()}
-    assert len(facts) == len(found)
-    assert found == {
-        (store, name): LocalStore(tmp_path / store).info("docs", name).checksum()
-        for store in stores
-        for name in names(stores[store])
-    }
-    (job,) = (path.parent for path in tmp_path.glob("jobs/batch-*/job.json"))
+    check_sweep(tmp_path, stores)
+    check_growth(tmp_path, told["statistics"], before, {name: sizes(store) for name, store in stores.items()})
+    (audit,) = (record_of(path) for path in tmp_path.glob("jobs/audit-*/job.json"))
+    counts = audit["counts"]
+    assert (counts["batches"], counts["messages"], counts["findings"]) == (len(batches), sum(batches.values()), 0)
+    assert told["identifiers"] == operations | {"findings": 0}
+
+
+def check_messages(settings: Settings, messages: Sequence[Message], batches: Mapping[str, int]) -> None:
+    """Whether what was written, batched and anchored is what was sent, once."""
+    sent = without_ids(messages)
+    assert without_ids(read_all(settings.log_url, "written")) == sent
+    assert without_ids(read_all(settings.log_url, "streamed")) == sent
+    (job,) = (path.parent for path in Path(settings.data).parent.glob("jobs/batch-*/job.json"))
     assert sorted(name for name in pq.read_table(job / "data")["batch"].to_pylist() if name) == sorted(batches)
     with Node.open(settings) as node:
         index = node.observer.index
         assert {batch: len(index.find_batch("in", batch)) for batch in batches} == dict.fromkeys(batches, 1)
-    (audit,) = (record_of(path) for path in tmp_path.glob("jobs/audit-*/job.json"))
-    counts = audit["counts"]
-    assert (counts["batches"], counts["messages"], counts["findings"]) == (len(batches), sum(batches.values()), 0)
+
+
+def check_verified(
+    right: Mapping[str, Any], wrong: Mapping[str, Any], served: Sequence[Message], done: Mapping[str, str]
+) -> None:
+    """Whether all that the service gave agrees, and of what was *done* to a copy of it (kind by batch) all is told."""
+    agreed = sum(1 for message in served if message.key)
+    assert (right["agreed"], right["rejects_agreed"], right["differences"]) == (agreed, len(served) - agreed, {})
+    assert {finding["batch"]: finding["kind"] for finding in wrong["findings"]} == done
+    assert wrong["agreed"] == agreed - len(done)
+
+
+def check_sweep(folder: Path, stores: Mapping[str, LocalStore]) -> None:
+    """Whether each item was read once, and its sum is that of its bytes."""
+    facts = pq.read_table(next(folder.glob("jobs/integrity-*")) / "data", columns=["store", "content_id", "content"])
+    found = {(row["store"], row["content_id"]): row["content"] for row in facts.to_pylist()}
+    assert len(facts) == len(found)
+    assert found == {
+        (name, item): store.info("docs", item).checksum() for name, store in stores.items() for item in sizes(store)
+    }
+
+
+def check_growth(
+    folder: Path,
+    figures: Sequence[Mapping[str, Any]],
+    before: Mapping[str, Mapping[str, int]],
+    now: Mapping[str, Mapping[str, int]],
+) -> None:
+    """Whether changes and statistics say what two listings (sizes by store and item) say; items were only added."""
+    (changes,) = (path.parent for path in folder.glob("jobs/changes-*/job.json"))
+    rows = pq.read_table(changes / "data", columns=["store", "content_id", "kind", "size"]).to_pylist()
+    added = {(store, name): size for store in now for name, size in now[store].items() if name not in before[store]}
+    assert {(row["store"], row["content_id"]): row["size"] for row in rows} == added
+    assert (len(rows), {row["kind"] for row in rows}) == (len(added), {"added"})
+    plain = {
+        store: {
+            "store": store,
+            "space": "docs",
+            "items": len(items),
+            "bytes": sum(items.values()),
+            "largest": max(items.values()),
+            "added": len(items) - len(before[store]),
+            "removed": 0,
+            "changed": 0,
+            "grown": sum(items.values()) - sum(before[store].values()),
+        }
+        for store, items in now.items()
+    }
+    assert {each["store"]: each for each in figures} == plain
 
 
 def load_program() -> Any:
@@ -133,7 +192,43 @@ def lay_out(settings: Settings, messages: Sequence[Message], rules: BatchConfig)
     return {batch.batch: len(batch.events) for batch in plain_batches(events, rules)[0]}
 
 
-def fill(stores: dict[str, LocalStore], folder: Path, count: int) -> Manifest:
+def serve(settings: Settings, rules: BatchConfig) -> tuple[list[Message], dict[str, str]]:
+    """What the service in process gives of ``in``, in the log ``served``; and what was done to a copy of it, ``wrong``.
+
+    That is by batch: one is missing there, and another one doubled.
+    """
+    with Node.open(settings) as node:
+        source, output = node.store.log(LogSpec("in")), node.store.log(LogSpec("served"))
+        service = BatchService(source, output, Rulebook(rules), node.folder / "served.state")
+        service.step()
+        service.close()
+        given = [message for batch in output.read() for message in batch]
+        lost, twice = [message for message in given if message.key][3:5]
+        kept = [message for message in [*given, twice] if message.key != lost.key]
+        with node.store.log(LogSpec("wrong")).writer("batching") as writer:
+            writer.append([Message(m.body, m.key) for m in kept], sequence=source.last_id)
+    return given, {lost.key: "missing", twice.key: "doubled"}
+
+
+def anchor_operations(settings: Settings, people: int) -> dict[str, int]:
+    """Let *people* make an identifier each and some change it, in several anchors; how many of both there are."""
+    made = [Person(f"person {number}") for number in range(people)]
+    steps = [
+        [person.create for person in made],
+        [person.update() for person in made[::2]],
+        [person.recover() for person in made[::3]],
+    ]
+    with Node.open(settings) as node, node.registry as registry:
+        for step in steps:
+            outcomes = registry.acceptance.submit_many([canonical_json(operation.request) for operation in step])
+            assert all(outcome.status for outcome in outcomes)
+            while registry.queue.claim(1000):
+                pass
+            registry.writer.cut(force=True)
+    return {"identifiers": people, "operations": sum(map(len, steps))}
+
+
+def fill(stores: Mapping[str, LocalStore], folder: Path, count: int) -> Manifest:
     """Items at both ends or at one, and the manifest of them."""
     draw = random.Random(8)
     manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
@@ -147,41 +242,14 @@ def fill(stores: dict[str, LocalStore], folder: Path, count: int) -> Manifest:
     return manifest
 
 
-def kill_at(folder: Path, seed: int, mark: Callable[[], bool]) -> None:
-    """Run the program, and kill it as soon as *mark* comes true, or let it end; a worker of it is killed as well.
-
-    Where that worker was one too many, the program goes on once more without.
-    """
-    for kills in (1, 0):
-        child = subprocess.Popen(command_of(folder, seed, kills), stderr=subprocess.DEVNULL)
-        try:
-            until(lambda child=child: child.poll() is not None or mark(), "the moment to kill at", seconds=300)
-        finally:
-            child.kill()
-            child.wait()
-        if child.returncode != 1:
-            return
-
-
-def finish(folder: Path, kills: int) -> None:
-    """Run the program to its end."""
-    for turn in range(kills + 1):
-        command = command_of(folder, 100 + turn, kills - turn)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return
-        assert done.returncode == 1, done.stderr[-3000:]
-        assert "Traceback" not in done.stderr, done.stderr[-3000:]
-    pytest.fail(f"a run without kills failed: {done.stderr[-3000:]}")
-
-
-def command_of(folder: Path, seed: int, kills: int) -> list[str]:
+def command_of(folder: Path, seed: int) -> list[str]:
     """The program, as one would type it."""
-    return [sys.executable, str(PROGRAM), str(folder), str(seed), str(kills)]
+    return [sys.executable, str(PROGRAM), str(folder), str(seed)]
 
 
-def names(store: LocalStore) -> set[str]:
-    return {entry.content_id for entry in all_entries(store, "docs")}
+def sizes(store: LocalStore) -> dict[str, int]:
+    """The size of each item."""
+    return {entry.content_id: entry.size for entry in all_entries(store, "docs")}
 
 
 def read(store: LocalStore, name: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from millstream.pipeline.jobs.operations import OperationsPlan, OperationsRun, r
 from millstream.settings import Settings
 from millstream.settings.sections import RegistrySettings
 from millstream.testing.dids import Person
+from millstream.testing.killing import kill_at
 from millstream.testing.waiting import until
 
 if TYPE_CHECKING:
@@ -165,24 +165,15 @@ def test_p7_a_driver_that_is_killed_at_any_moment_loses_and_doubles_no_operation
         append(made.settings.log_url, bodies)
     (tmp_path / "node" / "millstream.toml").write_text('[registry]\nop_queue_task_expiration = "1s"\n')
     for _ in range(4 if size == "long" else 1):
-        kill_a_child(settings, draw.randrange(1, len(bodies)))
+        goal = draw.randrange(1, len(bodies))
+        command = ["pipeline", "operations", "asked", "--per-trigger", "7", "--data", settings.data]
+        reached = lambda goal=goal: told(settings.log_url) >= goal  # noqa: E731
+        assert kill_at([sys.executable, "-m", "millstream", *command], reached, f"outcome {goal}") is None
     with Node.open(settings) as node:
         plan = OperationsPlan(node.settings.log_url, "asked", node.folder / "operations" / "asked.checkpoint", 40)
         run_operations(spark, plan, node.registry.acceptance, node.registry.versions, available_now=True)
         until(lambda: inherited(node.registry), "the operations of the dead")
         check(node, tmp_path / "plain", bodies)
-
-
-def kill_a_child(settings: Settings, goal: int) -> None:
-    """Run the command, and kill it once there are *goal* outcomes."""
-    command = ["pipeline", "operations", "asked", "--per-trigger", "7", "--data", settings.data]
-    child = subprocess.Popen([sys.executable, "-m", "millstream", *command])
-    try:
-        until(lambda: told(settings.log_url) >= goal or child.poll() is not None, f"outcome {goal}", seconds=200)
-        assert child.poll() is None
-    finally:
-        child.kill()
-        child.wait()
 
 
 def inherited(registry: Registry) -> bool:

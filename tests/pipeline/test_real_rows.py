@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from millstream.log import LogSpec, open_store
 from millstream.pipeline.jobs.history import batch_range
 from millstream.pipeline.jobs.ranges import plan_range
 from millstream.pipeline.jobs.stream import StreamPlan, run_stream
+from millstream.testing.killing import kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,21 +108,15 @@ def test_p5_a_query_that_is_killed_again_and_again_gives_what_the_service_gives(
     if size != "long":
         pytest.skip("long size only: test_batch_stream.py kills a query in the small size")
     url, count = real_log
-    draw, clock = random.Random(4), SystemClock()
+    draw = random.Random(4)
     plan = StreamPlan(url, "real", "killed", RULES, tmp_path / "state", shards=3, interval=0.0)
     with open_store(url) as store:
         output = store.log(LogSpec("killed"))
         for turn in range(1, 9):
             plan = msgspec.structs.replace(plan, per_trigger=draw.randint(count // 60, count // 20))
             arguments = [str(tmp_path), msgspec.json.encode(plan, enc_hook=str).decode()]
-            child = subprocess.Popen([sys.executable, STREAM, *arguments])
             enough = len(served) * turn // 12 + draw.randrange(len(served) // 24)
-            deadline = clock.monotonic() + 600
-            while child.poll() is None and output.last_id < enough:
-                assert clock.monotonic() < deadline
-                clock.sleep(0.01)
-            clock.sleep(draw.random())
-            child.kill()
-            child.wait()
+            reached = lambda enough=enough: output.last_id >= enough  # noqa: E731
+            kill_at([sys.executable, STREAM, *arguments], reached, f"{enough} messages", seconds=600)
     run_stream(spark, plan, available_now=True)
     assert bodies(url, "killed") == served

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,22 +53,7 @@ class TestOnSpark:
         self, spark: SparkSession, log_url: str, untidy: Untidy, write_log: WriteLog, tmp_path: Path
     ) -> None:
         written = write_log(log_url, "first", untidy(1, 2000))
-        marks = tmp_path / "marks"
-        marks.mkdir()
-
-        def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from pyspark import TaskContext
-
-            mark = marks / str(TaskContext.get().partitionId())
-            first = not mark.exists()
-            mark.touch()
-            for batch in batches:
-                yield batch
-                if first:
-                    raise RuntimeError("injected")
-
-        frame = read_log(spark, log_url, "first").repartition(3, "key").mapInArrow(fail_once, SPARK_SCHEMA)
-        save(frame, log_url, "second")
+        save(read_log(spark, log_url, "first").repartition(20, "key"), log_url, "second")
         assert without_ids(read_all(log_url, "second")) == without_ids(written)
         assert left_over(log_url) == []
 

@@ -1,0 +1,33 @@
+"""Programs that a test kills by ``kill -9`` at a moment of its choice."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from millstream.testing.waiting import until
+
+
+@contextlib.contextmanager
+def mortal(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
+    """*command* as a running program, which is killed when the block is left. What it prints is thrown away."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def kill_at(
+    command: Sequence[str | Path], reached: Callable[[], object], what: str, *, seconds: float = 300
+) -> int | None:
+    """Run *command*, and kill it as soon as *reached* holds; its exit code where it ended before, else None.
+
+    Raises :class:`TimeoutError`: *what* did not come in *seconds*.
+    """
+    with mortal(command) as child:
+        until(lambda: child.poll() is not None or reached(), what, seconds=seconds)
+        return child.poll()
