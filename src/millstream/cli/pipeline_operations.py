@@ -44,12 +44,18 @@ def operations_command(settings: Settings, *, log: str, available_now: bool, per
                 available_now=available_now, stopped=stop, clock=node.clock,
             )  # fmt: skip
             cut_operations(registry, force=True)
-        head = node.registry_ledger.head()
-    figures = {"job": "operations", "log": log, **msgspec.structs.asdict(done), "anchors": head.number if head else 0}
+        head, waiting = node.registry_ledger.head(), registry.store.open_count()
+    anchors = head.number if head else 0
+    figures = {"job": "operations", "log": log, **msgspec.structs.asdict(done), "anchors": anchors, "waiting": waiting}
     if as_json:
         print_json(figures)
         return
     click.echo(
         f"{log}: {done.taken:,} operations taken, {done.refused:,} refused (see {plan.outcomes}), "
-        f"{figures['anchors']:,} anchors in the ledger, {done.seconds:.1f} s"
+        f"{anchors:,} anchors in the ledger, {done.seconds:.1f} s"
     )
+    if waiting:
+        click.echo(
+            f"{waiting:,} operations wait for another try, or are with an instance that runs or died: who runs when it "
+            "has given no sign for op_queue_task_expiration takes them over (this command again, or `anchor serve`)"
+        )

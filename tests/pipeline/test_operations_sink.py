@@ -1,0 +1,135 @@
+"""The driver's side of operations out of a log, without Spark: wherever it dies, each is anchored once (promise P7)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millstream.anchoring.log_ledger import LogLedger
+from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.core.canonical import canonical_json
+from millstream.core.clock import VirtualClock
+from millstream.log import LogSpec, Writer
+from millstream.node import Node
+from millstream.pipeline.jobs.operations import PRODUCER, OperationSink, check_part
+from millstream.settings import Settings
+from millstream.testing.dids import Person
+
+OUTCOMES = LogSpec("asked.outcomes")
+STEPS: Sequence[tuple[type, str]] = [
+    (OperationStore, "accept"),
+    (Writer, "append"),
+    (OperationStore, "prepare"),
+    (LogLedger, "append"),
+    (OperationStore, "anchored"),
+    (OperationStore, "close_cut"),
+]
+"""The commits between a message of the log and the end of its operation."""
+
+
+class DiedError(BaseException):
+    """The driver, before or after the commit that the test chose. No part of it may catch that."""
+
+
+class Frame:
+    """What Spark hands to a sink, of which that asks one thing."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.toArrow = lambda: rows
+
+
+def asked(people: int) -> list[bytes]:
+    """What *people* ask for, in turn: three operations each, the second one twice, and something that is none."""
+    made = [Person(f"person {number}") for number in range(people)]
+    steps = [
+        [person.create for person in made],
+        [person.update() for person in made],
+        [person.recover() for person in made],
+    ]
+    requests = [canonical_json(operation.request) for step in steps for operation in step]
+    return [*requests, *requests[people : 2 * people], b"{"]
+
+
+def drive(node: Node, bodies: Sequence[bytes], per_trigger: int) -> None:
+    """Take *bodies* as the query does, all triggers anew, and anchor after each trigger, as an instance of its own."""
+    registry = node.registry
+    registry.instances.heartbeat()
+    node.clock.sleep(100)  # longer than an instance may be silent
+    registry.instances.bury_dead()
+    with node.store.log(OUTCOMES).writer(PRODUCER) as writer:
+        sink = OperationSink(registry.acceptance, writer, node.clock)
+        numbers = range(1, len(bodies) + 1)
+        for start in range(0, len(bodies), per_trigger):
+            columns = [part[start : start + per_trigger] for part in (numbers, bodies)]
+            part = pa.RecordBatch.from_arrays([pa.array(columns[0]), pa.array(columns[1])], names=["id", "body"])
+            sink(Frame(pa.Table.from_batches(check_part([part], registry.versions))), start)
+            registry.instances.heartbeat()
+            registry.work_once()
+            registry.writer.cut(force=True)
+
+
+def die_at(patch: pytest.MonkeyPatch, commit: int, *, after: bool) -> None:
+    """Let the driver die at commit number *commit*, when it is done or before."""
+    left = itertools.count(-commit)
+
+    def dying(step: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            fatal = next(left) == 0
+            if fatal and not after:
+                raise DiedError
+            done = step(*args, **kwargs)
+            if fatal:
+                raise DiedError
+            return done
+
+        return run
+
+    for owner, name in STEPS:
+        patch.setattr(owner, name, dying(getattr(owner, name)))
+
+
+def open_node(folder: Path, clock: VirtualClock) -> Node:
+    return Node.open(Settings(data=str(folder)), clock, create=True)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    deaths=st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=4),
+    per_trigger=st.integers(3, 20),
+)
+def test_p7_operations_are_anchored_once_wherever_the_driver_dies_between_commits(
+    deaths: list[tuple[int, bool]], per_trigger: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, clock, people = tmp_path_factory.mktemp("node"), VirtualClock(), 4
+    bodies = asked(people)
+    for commit, after in deaths:
+        with (
+            open_node(folder, clock) as node,
+            pytest.MonkeyPatch.context() as fatal,
+            contextlib.suppress(DiedError),
+        ):
+            die_at(fatal, commit, after=after)
+            drive(node, bodies, per_trigger)
+        clock.advance(100)
+    with open_node(folder, clock) as node:
+        drive(node, bodies, per_trigger)
+        registry = node.registry
+        states = {state: count for state, count in registry.store.counts().items() if count}
+        assert states == {"observed": 3 * people}
+        anchors = [registry.history.anchor(entry.number) for entry in node.registry_ledger.entries()]
+        assert sum(one.operations for one in anchors if one is not None) == 3 * people
+        assert all(one is not None and one.fault is None for one in anchors)
+        said = [msgspec.json.decode(m.body) for batch in node.store.log(OUTCOMES).read() for m in batch]
+        assert [one["message"] for one in said] == list(range(1, len(bodies) + 1))
+        taken = [one["operation"] for one in said[:-1]]
+        assert taken[3 * people :] == taken[people : 2 * people]
+        assert (len(set(taken)), said[-1]["code"]) == (3 * people, "not_json")
