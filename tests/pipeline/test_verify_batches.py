@@ -79,6 +79,7 @@ def test_what_is_missing_extra_different_or_doubled_is_named(
     added = [batches[4], stranger, rejects[1], Message(b'{"rejected":5,"reason":"future"}')]
     with open_store(log_url) as store, store.log(LogSpec("wrong")).writer("batching") as writer:
         writer.append([Message(m.body, m.key) for m in [*kept, *added]], sequence=1100)
+        strangers = writer.append([b"\xff", b"[]", b'{"batch":7}'])
     found = verify(spark, log_url, "wrong", last_id=1100)
     named = {(finding.kind, finding.batch) for finding in found.findings if finding.batch}
     expected = {("missing", batches[0].key), ("doubled", batches[4].key), ("extra", "f" * 64)}
@@ -86,7 +87,9 @@ def test_what_is_missing_extra_different_or_doubled_is_named(
     told = {(finding.kind, finding.rejected) for finding in found.findings if finding.rejected}
     assert {("missing", json.loads(rejects[0].body)["rejected"]), ("doubled", refused["rejected"])} <= told
     assert ("extra", 5) in told
+    assert [finding.message for finding in found.findings if finding.kind == "unreadable"] == list(strangers)
     assert not found.is_whole
+    assert found.differences["unreadable"] == 3
     assert found.differences["missing"] in (1, 2)
     assert found.differences["doubled_rejects"] == 1
 

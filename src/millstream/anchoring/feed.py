@@ -7,6 +7,7 @@ feeds may die anywhere (promise P7).
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ CONSUMER = "anchor"
 
 GROUP_MESSAGES = 100_000
 """About how many messages one call hands over."""
+
+_log = logging.getLogger(__name__)
 
 _FINAL = 'what is anchored is final: batch with late = "reject" or "side", or anchor history (`pipeline anchor`)'
 
@@ -85,13 +88,13 @@ class AnchorFeed:
         self.total = self.total.plus(done)
         return done
 
-    def _new(self) -> Iterator[list[tuple[int, EventBatch | Reject]]]:
-        group: list[tuple[int, EventBatch | Reject]] = []
+    def _new(self) -> Iterator[list[tuple[int, EventBatch | Reject | None]]]:
+        group: list[tuple[int, EventBatch | Reject | None]] = []
         size = 0
         first_id = max(self._batches.pointer(CONSUMER) + 1, self._batches.first_id)
         for part in self._batches.read(first_id, columns=["id", "body"], gaps="none"):
             for number, body in zip(*(part.arrow.column(name).to_pylist() for name in ("id", "body")), strict=True):
-                found = _decoder.decode(body).item()
+                found = self._item(number, body)
                 group.append((number, found))
                 size += len(found.events) if isinstance(found, EventBatch) else 1
                 if size >= GROUP_MESSAGES:
@@ -99,6 +102,14 @@ class AnchorFeed:
                     group, size = [], 0
         if group:
             yield group
+
+    def _item(self, number: int, body: bytes) -> EventBatch | Reject | None:
+        """What message *number* says; None where it is neither a batch nor a refused message, which is told."""
+        try:
+            return _decoder.decode(body).item()
+        except msgspec.DecodeError as error:
+            _log.warning("message %d of %r is passed over: %s", number, self._batches.name, error)
+            return None
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -118,6 +129,8 @@ class _Item(msgspec.Struct, frozen=True):
     def item(self) -> EventBatch | Reject:
         if self.rejected is not None:
             return Reject(self.rejected, self.reason)  # type: ignore[arg-type]
+        if not self.batch:
+            raise msgspec.ValidationError("it is neither a batch nor a refused message")
         if self.kind == "amendment":
             raise BatchFormatError(f"batch {self.batch} is an amendment; {_FINAL}")
         cut: Any = self.cut

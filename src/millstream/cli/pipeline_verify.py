@@ -62,6 +62,8 @@ def _show(found: Verified) -> None:
 
 
 def _line(finding: Finding) -> str:
+    if finding.message is not None:
+        return f"{finding.kind}: message {finding.message} of the log of batches"
     times = f" ({finding.times} times)" if finding.times > 1 else ""
     if finding.rejected is not None:
         return f"{finding.kind}: message {finding.rejected}, {finding.reason}{times}"

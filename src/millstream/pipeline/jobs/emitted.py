@@ -75,4 +75,12 @@ def _from(output: Log, first_id: int) -> Iterator[tuple[int, int | None]]:
     """Id and closing time of the messages of *output* from *first_id* on; a reject has no such time."""
     for batch in output.read(first_id, None, ["id", "body"], gaps="none"):
         for number, body in zip(*(batch.arrow.column(name).to_pylist() for name in ("id", "body")), strict=True):
-            yield number, _decoder.decode(body).closed_at
+            yield number, _closing_time(body)
+
+
+def _closing_time(body: bytes) -> int | None:
+    """That of a batch; None for a refused message, and for what is neither: the job names it."""
+    try:
+        return _decoder.decode(body).closed_at
+    except msgspec.DecodeError:
+        return None

@@ -38,7 +38,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One difference, of a batch or of a refused message (``rejected`` and ``reason``).
 
     ``kind`` is ``missing`` (it should have come out), ``extra`` (it should not have), ``different`` (it has copies of
-    its records, or another closing time) or ``doubled`` (it came out ``times`` times).
+    its records, or another closing time) or ``doubled`` (it came out ``times`` times). An ``unreadable`` one is neither
+    a batch nor a refused message: the ``message`` of that id in the log of batches.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     times: int = 1
     rejected: int | None = None
     reason: str = ""
+    message: int | None = None
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -118,11 +120,13 @@ def verify_batches(
                 past = batch_range(spark, store_url, before, rules, flush=False, whole=False)
             rejects = _compare_rejects(rows, given, wanted, part, past).persist()
             counted = _counts(batches), _counts(rejects)
-            findings = _findings(batches, rejects, limit)
+            strangers, unreadable = _strangers(given, limit)
+            findings = [*strangers, *_findings(batches, rejects, limit - len(strangers))]
         finally:
             spark.catalog.clearCache()
     differences = {kind: count for kind, count in counted[0].items() if kind not in _NO_DIFFERENCE}
     differences |= {f"{kind}_rejects": count for kind, count in counted[1].items() if kind != "same"}
+    differences |= {"unreadable": unreadable} if unreadable else {}
     found = Verified(
         log,
         output,
@@ -189,11 +193,11 @@ def _part(store_url: str, output: str, wanted: LogRange, known: int, rules: Rule
 
 
 def _emitted(spark: SparkSession, store_url: str, output: str, part: _Part | None) -> DataFrame:
-    """What the log of batches holds: the parsed bodies."""
+    """What the log of batches holds: ids, and the parsed bodies as a batch ``b`` or a refused message ``r``."""
     text = F.col("body").cast("string")
     first_id, last_id = (None, None) if part is None else (part.first_id, max(part.last_id, part.first_id))
-    frame = read_log(spark, store_url, output, first_id=first_id, last_id=last_id, columns=["key", "body"])
-    return frame.select(F.from_json(text, _BODY).alias("b"), F.from_json(text, _REJECT).alias("r"))
+    frame = read_log(spark, store_url, output, first_id=first_id, last_id=last_id, columns=["id", "body"])
+    return frame.select("id", F.from_json(text, _BODY).alias("b"), F.from_json(text, _REJECT).alias("r"))
 
 
 def _compare_batches(
@@ -281,6 +285,13 @@ def _refused(rows: DataFrame) -> DataFrame:
 
 def _counts(frame: DataFrame) -> dict[str, int]:
     return {row["kind"]: row["count"] for row in frame.groupBy("kind").count().orderBy("kind").collect()}
+
+
+def _strangers(given: DataFrame, limit: int) -> tuple[list[Finding], int]:
+    """The first *limit* messages that are neither a batch nor a refused message, and how many there are."""
+    found = given.where("b.batch is null and r.rejected is null").select("id")
+    first = [Finding("unreadable", message=row["id"]) for row in found.orderBy("id").limit(limit).collect()]
+    return first, len(first) if len(first) < limit else found.count()
 
 
 def _findings(batches: DataFrame, rejects: DataFrame, limit: int) -> list[Finding]:
