@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -18,13 +17,13 @@ from millstream.anchoring.files import checked_batch
 from millstream.anchoring.records import EncodedBatch, encode_batch
 from millstream.batching import BatchConfig, Batcher, Override, Rulebook
 from millstream.batching.messages import event_of
-from millstream.core.clock import SystemClock
 from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
-from millstream.pipeline.jobs.folder import JobBusyError, JobFolder
+from millstream.pipeline.jobs.folder import JobBusyError, JobFolder, JobRecord, unfinished
 from millstream.testing.damage import flip_bit
+from millstream.testing.killing import kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,17 +153,8 @@ def test_p6_a_job_whose_driver_is_killed_is_done_again_and_loses_no_message(
     spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
 ) -> None:
     messages = write_log(log_url, "untidy", untidy(9, 20_000), block_messages=5000)
-    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(BATCH), str(tmp_path), log_url])
-    clock = SystemClock()
-    deadline = clock.monotonic() + 120
-    try:
-        while not any(tmp_path.glob("jobs/batch-*/data/*")):
-            assert child.poll() is None, "the job ended before it wrote anything"
-            assert clock.monotonic() < deadline
-            clock.sleep(0.005)
-    finally:
-        child.kill()
-        child.wait()
+    command = [sys.executable, "-c", textwrap.dedent(BATCH), str(tmp_path), log_url]
+    assert kill_at(command, lambda: any(tmp_path.glob("jobs/batch-*/data/*")), "some output") is None
     assert not list(tmp_path.glob("jobs/batch-*/job.json"))
     job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
     assert not job.reused
@@ -194,6 +184,23 @@ def test_a_job_that_somebody_is_at_is_busy(tmp_path: Path) -> None:
     with folder.held(), pytest.raises(JobBusyError, match="another process") as caught, folder.held():
         pass
     assert caught.value.exit_code == 4
+
+
+def test_a_record_that_is_damaged_is_told_and_its_job_done_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = JobFolder(tmp_path, "batch", {"log": "x"})
+    with folder.held():
+        folder.data.mkdir()
+        folder.commit(JobRecord("batch", folder.inputs, 1, 1, 1, 0.0))
+        assert folder.committed()
+        (folder.path / "job.json").write_bytes(b"{")
+        assert folder.committed() is None
+    (folder.path / "job.json").unlink()
+    assert list(unfinished(tmp_path, "batch")) == [{"log": "x"}]
+    (folder.path / "inputs.json").write_bytes(b"{")
+    assert list(unfinished(tmp_path, "batch")) == []
+    assert [name in caplog.text for name in ("job.json is damaged", "inputs.json is damaged")] == [True, True]
 
 
 def test_an_empty_or_missing_log_is_refused(

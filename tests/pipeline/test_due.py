@@ -17,8 +17,8 @@ from millstream.core.clock import SystemClock
 from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.manifest import CheckResult, Event, Manifest
 from millstream.mill.reports.report import ReportResult
-from millstream.pipeline.errors import PipelineInputError
-from millstream.pipeline.jobs.due import HOUR, SOLE, DueRule
+from millstream.pipeline.errors import PipelineError, PipelineInputError
+from millstream.pipeline.jobs.due import HOUR, SOLE, DueRule, read_left
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.report import Judged, run_report
 from millstream.stores import LocalStore
@@ -183,3 +183,11 @@ def test_what_was_never_due_gets_no_report_and_what_rots_meanwhile_is_found_when
 def test_a_rule_that_cannot_be_kept_is_refused(age: int, budget: int | None) -> None:
     with pytest.raises(PipelineInputError, match="at least"):
         DueRule(age, budget)
+
+
+def test_a_note_of_what_was_left_out_that_is_gone_or_damaged_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"left\.parquet cannot be read"):
+        read_left(tmp_path / "left.parquet")
+    (tmp_path / "left.parquet").write_bytes(b"PAR1")
+    with pytest.raises(PipelineError, match=r"left\.parquet cannot be read"):
+        read_left(tmp_path / "left.parquet")

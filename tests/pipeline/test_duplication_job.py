@@ -145,7 +145,7 @@ def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
     record.unlink()
     lost = min(path for path in contents if path != last)
     names = set(contents[lost])
-    lost.unlink()
+    lost.write_bytes(lost.read_bytes()[:-1])
     for name in names:
         stores.stores["b"].delete("docs", name)
     stamps = {path: path.stat().st_mtime_ns for path in bins if path != lost}

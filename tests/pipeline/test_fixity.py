@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from millstream.core.clock import VirtualClock
 from millstream.mill.checking.bitcheck import Answer
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.bins import bin_name
+from millstream.pipeline.jobs.bins import bin_name, bins_done
 from millstream.pipeline.jobs.fixity import FACT_SCHEMA, PLAN_SCHEMA, Sweeper, observe, sweep_part
 from millstream.stores import LocalStore, MemoryStore, Store
 from millstream.testing.damage import flip_bit
@@ -99,6 +100,29 @@ def test_the_facts_of_a_bin_are_one_file_and_writing_it_twice_changes_nothing(tm
     assert facts.column("content_id").to_pylist() == ["line\nbreak", "x", "y"]
     assert [row == ABC for row in facts.column("content").to_pylist()] == [True, True, False]
     assert [path.name for path in tmp_path.glob("*bin*")] == [bin_name(7)]
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def flip_in_a_page(path: Path) -> None:
+    flip_bit(path, seed=3)  # not in the footer
+
+
+@pytest.mark.parametrize("spoil", [cut_short, flip_in_a_page])
+def test_a_bin_whose_file_is_damaged_is_told_and_left_to_be_done_again(
+    tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = filled(LocalStore(tmp_path / "a"), "x")
+    for number in range(3):
+        rows = [planned(f"{number}/{place}" * 20, number=number) for place in range(200)]
+        list(sweep_part([pa.RecordBatch.from_pylist(rows, BINNED)], {"a": store.url}, tmp_path))
+    assert bins_done(tmp_path, 4) == [0, 1, 2]
+    spoil(tmp_path / bin_name(1))
+    assert bins_done(tmp_path, 4) == [0, 2]
+    assert f"{tmp_path / bin_name(1)} cannot be read" in caplog.text
+    assert not (tmp_path / bin_name(1)).exists()
 
 
 def test_an_empty_task_writes_nothing(tmp_path: Path) -> None:

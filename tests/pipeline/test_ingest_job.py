@@ -6,7 +6,6 @@ import contextlib
 import csv
 import gzip
 import json
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.cli.main import run
-from millstream.core.clock import SystemClock
 from millstream.core.message import Message, encode_line
 from millstream.ingest.plain_json import PlainJson
 from millstream.ingest.selectors import parse_selector
@@ -32,6 +30,7 @@ from millstream.pipeline.jobs.ingest import Ingested, run_ingest
 from millstream.pipeline.jobs.parsing import Refused, Rules, parse_split
 from millstream.pipeline.jobs.sourcefiles import find_files, splits_of
 from millstream.pipeline.staging import Staging
+from millstream.testing.killing import kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,17 +77,10 @@ INGEST = """
 """
 
 
-def await_messages(url: str, child: subprocess.Popen[bytes]) -> None:
-    """Wait until the log has some messages; *child* appends them."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + 240
-    while True:
-        with open_store(url) as store:
-            if "in" in store.logs() and store.log(LogSpec("in")).last_id:
-                return
-        assert child.poll() is None, "the ingest ended before anybody saw a message of it"
-        assert clock.monotonic() < deadline
-        clock.sleep(0.002)
+def has_messages(url: str) -> bool:
+    """Whether the log has some."""
+    with open_store(url) as store:
+        return "in" in store.logs() and store.log(LogSpec("in")).last_id > 0
 
 
 class TestOnSpark:
@@ -151,12 +143,7 @@ class TestOnSpark:
     ) -> None:
         written = [m for n in range(40) for m in lines(tmp_path / f"files/{n:03}.jsonl", 500 * n, 500 * n + 500)]
         command = [sys.executable, "-c", textwrap.dedent(INGEST), str(tmp_path), log_url]
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        try:
-            await_messages(log_url, child)
-        finally:
-            child.kill()
-            child.wait()
+        assert kill_at(command, lambda: has_messages(log_url), "some messages") is None
         ingest(spark, log_url, tmp_path / "files")
         assert simple(read(log_url, "in")) == simple(written)
 
@@ -307,6 +294,18 @@ def test_files_that_are_not_what_their_ending_says_are_named(
     (tmp_path / name).write_bytes(data)
     with pytest.raises(PipelineInputError, match=named):
         parsed(tmp_path, RECORDS)
+
+
+@pytest.mark.parametrize("rules", [Rules(), RECORDS], ids=["messages", "records"])
+def test_a_parquet_file_that_rotted_is_named(tmp_path: Path, rules: Rules) -> None:
+    path = tmp_path / "x.parquet"
+    table = pa.table({"body": [b"%d" % number for number in range(5000)]})
+    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
+    data = bytearray(path.read_bytes())
+    data[9000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PipelineInputError, match=r"x\.parquet cannot be read"):
+        parsed(tmp_path, rules)
 
 
 def test_files_are_found_below_folders_by_their_endings_and_called_by_where_they_lie(tmp_path: Path) -> None:

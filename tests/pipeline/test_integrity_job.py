@@ -6,7 +6,6 @@ import io
 import os
 import random
 import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -18,17 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from millstream.core.clock import SystemClock
 from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.manifest import Event, Manifest
 from millstream.mill.reports.report import Report, ReportResult
-from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.bins import bin_name
 from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.inventory import INVENTORY_SCHEMA, run_inventory
 from millstream.pipeline.jobs.report import Judged, run_report
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit, remove
+from millstream.testing.killing import kill_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,14 +174,35 @@ def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
     (first.facts.parent / "job.json").unlink()
     kept = first.facts / bin_name(0)
     stamp = kept.stat().st_mtime_ns
-    for number in range(1, bins):
-        (first.facts / bin_name(number)).unlink(missing_ok=True)
+    spoiled, *lost = (first.facts / bin_name(number) for number in range(1, bins))
+    spoiled.write_bytes(spoiled.read_bytes()[:-100])  # as by a failing disk: a bin is written whole or not at all
+    for path in lost:
+        path.unlink(missing_ok=True)
     second, again = copies.sweep(spark, tmp_path / "jobs", bin_bytes=64 << 20)
     assert second.record.counts["bins"] == bins
     assert second.record.counts["hashed_now"] < second.record.bytes == first.record.bytes
     assert kept.stat().st_mtime_ns == stamp
     assert facts(second) == before
     assert len(list(again.results())) == len(list(judged.results())) == 3 * len(copies.ids)
+
+
+def test_facts_that_are_damaged_are_never_judged_and_read_anew_where_they_are_gone(
+    spark: SparkSession, tmp_path: Path, copies: Copies
+) -> None:
+    jobs = tmp_path / "jobs"
+    sweep = run_integrity(spark, jobs, "run", copies.urls, copies.manifest.rows())
+    before, kept = facts(sweep), sorted(sweep.facts.glob("bin-*"))
+    flip_bit(kept[0], seed=3)  # in a page
+    with pytest.raises(
+        PipelineError, match=rf"'report' failed: .*{kept[0].name}.*remove it, and run what made it again"
+    ):
+        run_report(spark, jobs, sweep)
+    kept[0].unlink()
+    stamps = {path: path.stat().st_mtime_ns for path in kept[1:]}
+    again, judged = copies.sweep(spark, jobs)
+    assert (again.reused, facts(again)) == (False, before)
+    assert {path: path.stat().st_mtime_ns for path in kept[1:]} == stamps
+    assert {report.result for report in reports(judged).values()} == {ReportResult.SUCCESS}
 
 
 SWEEP = """
@@ -203,28 +223,14 @@ def test_p6_a_sweep_whose_driver_is_killed_loses_no_item_and_reads_no_bin_twice(
 ) -> None:
     pq.write_table(copies.manifest.rows(), tmp_path / "rows.parquet")
     stores = [f"{name}={url}" for name, url in copies.urls.items()]
-    child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SWEEP), str(tmp_path), *stores])
-    try:
-        await_file(tmp_path / "jobs", "integrity-*/data/bin-*.parquet", child)
-    finally:
-        child.kill()
-        child.wait()
+    command = [sys.executable, "-c", textwrap.dedent(SWEEP), str(tmp_path), *stores]
+    assert kill_at(command, lambda: any(tmp_path.glob("jobs/integrity-*/data/bin-*.parquet")), "a bin") is None
     done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("jobs/integrity-*/data/bin-*.parquet")}
     sweep, judged = copies.sweep(spark, tmp_path / "jobs")
     assert 0 < len(done) < sweep.record.counts["bins"]
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert sweep.record.rows_out == 3 * len(copies.ids)
     assert {report.result for report in reports(judged).values()} == {ReportResult.SUCCESS}
-
-
-def await_file(folder: Path, pattern: str, child: subprocess.Popen[bytes]) -> None:
-    """Wait until a file of that pattern is there; *child* writes it."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + 120
-    while not any(folder.glob(pattern)):
-        assert child.poll() is None, "the sweep ended before it wrote anything"
-        assert clock.monotonic() < deadline
-        clock.sleep(0.005)
 
 
 def facts(sweep: Sweep) -> list[dict[str, object]]:

@@ -14,6 +14,9 @@ from millstream.pipeline.errors import PipelineError, SparkLostError
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 """The last line of a Python traceback, wherever Spark put it."""
 
+_UNREAD, _DAMAGED = "FAILED_READ_FILE", "; the file is damaged or gone: remove it, and run what made it again"
+"""Spark's name of the error where a file of an earlier job cannot be read, and what to do."""
+
 
 @contextlib.contextmanager
 def explained(job: str) -> Iterator[None]:
@@ -35,6 +38,6 @@ def reason(error: PySparkException) -> str:
     traceback = text.rfind("Traceback (most recent call last):")
     raised = _RAISED.findall(text, traceback) if traceback >= 0 else []
     if not raised:
-        return text.strip().partition("\n")[0]
+        return text.strip().partition("\n")[0] + (_DAMAGED if _UNREAD in text else "")
     name, message = raised[0]
     return message if name.startswith("millstream.") else f"{name}: {message}"

@@ -172,6 +172,7 @@ def _confs(options: SparkOptions, scratch: Path) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),  # TCP costs a sixth more
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.hadoop.parquet.block.size": str(_row_group(options.driver_memory, cores)),
     }
     if cores is not None:

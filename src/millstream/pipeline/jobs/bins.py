@@ -1,12 +1,13 @@
 """Work on items in bins of about equal bytes: a task a bin, a file of results a bin.
 
-A bin is done when its file is there, so that a run that was killed goes on with the bins that are left. What is to be
-done is written down first, as the rows of a *plan*, and with it into how many bins they go.
+A bin is done when its file is there and whole, so that a run that was killed goes on with the bins that are left. What
+is to be done is written down first, as the rows of a *plan*, and with it into how many bins they go.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.durable import replacing
 from millstream.pipeline.binning import ITEM_COST, assign_largest_first, count_bins, heavy_threshold
 from millstream.pipeline.errors import PipelineError
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
+from millstream.pipeline.joblines import LOGGER
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, file_rows, parquet_rows
 from millstream.pipeline.jobs.rowgroups import GROUP_BYTES
 from millstream.pipeline.schema import spark_schema
 
@@ -40,6 +42,8 @@ SUMMARY_SCHEMA = pa.schema(
 """One row a bin that a task has done: how many results, and of how many bytes."""
 
 _GROUP = 10_000
+
+_logger = logging.getLogger(LOGGER)
 
 Work = Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
 """What is made of some items of a bin, in order."""
@@ -147,8 +151,21 @@ def work_off(
 
 
 def bins_done(data: Path, count: int) -> list[int]:
-    """Which of *count* bins have a file in *data*."""
-    return [number for number in range(count) if (data / bin_name(number)).exists()]
+    """Which of *count* bins have a whole file in *data*; a damaged one is told of, and taken away to be made again."""
+    return [number for number in range(count) if _is_whole(data / bin_name(number))]
+
+
+def _is_whole(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        for _ in file_rows(path):
+            pass
+    except PipelineError as error:
+        _logger.warning("%s; this bin is done again", error)
+        path.unlink()
+        return False
+    return True
 
 
 def bin_name(number: int) -> str:
@@ -170,7 +187,10 @@ def fill_bin(
         return
     number, work = first.column("bin")[0].as_py(), begin()
     rows = total = 0
-    with replacing(data / bin_name(number)) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with (
+        replacing(data / bin_name(number)) as file,
+        pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
         for found in _groups(work, _slices(first, filled), number, schema):
             writer.write_table(found)
             rows += found.num_rows

@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from millstream.anchoring.records import BatchHeader, EncodedBatch
-from millstream.pipeline.jobs.folder import readable
+from millstream.pipeline.schema import open_parquet
 
 ENCODED = ("batch", "source", "start", "end", "closed_at", "cut", "kind", "root", "ids", "lines")
 """The columns of ``BATCH_SCHEMA`` that an encoded batch is made of."""
@@ -69,8 +68,7 @@ def read_plan(plan: CutPlan) -> Iterator[EncodedBatch]:
     """The batches of *plan*; a row group of its files is in memory at a time. Raises :class:`PipelineError`."""
     for rows in plan.rows:
         numbers = np.frombuffer(rows.numbers, np.int64)
-        path = Path(rows.path)
-        with readable(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with open_parquet(Path(rows.path)) as file:
             first = 0
             for group in range(file.num_row_groups):
                 end = first + file.metadata.row_group(group).num_rows

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.durable import replacing
 from millstream.mill.checking.bitcheck import Verdict
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.schema import open_parquet
 
 HOUR = 3_600_000_000
 """Microseconds; ages are compared by the hour."""
@@ -131,10 +132,9 @@ def write_left(path: Path, candidates: DataFrame, chosen: Column) -> None:
 
 
 def read_left(path: Path) -> tuple[Left, ...]:
-    """What a sweep left out, by space; nothing where it left nothing."""
-    if not path.exists():
-        return ()
-    rows = (Left(**row) for row in pq.read_table(path).to_pylist())
+    """What a sweep left out, by space. Raises :class:`PipelineError` where that cannot be read: it is not nothing."""
+    with open_parquet(path) as parquet:
+        rows = [Left(**row) for row in parquet.read().to_pylist()]
     return tuple(sorted(rows, key=lambda row: (row.store, row.space)))
 
 

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -39,7 +38,7 @@ from millstream.pipeline.jobs.bins import (
 )
 from millstream.pipeline.jobs.comparing import DIFFERENCE_SCHEMA, RECORDED_SCHEMA, compare_copies
 from millstream.pipeline.jobs.copying import copy_part, decode_events
-from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows, unfinished
+from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows, read_inputs, unfinished
 from millstream.pipeline.jobs.inventory import run_inventory
 from millstream.pipeline.limits import task_urls
 from millstream.pipeline.schema import read_parquet
@@ -174,9 +173,7 @@ def copies_cut_short(jobs: Path, pair: Pair, space: str) -> str | None:
     found = []
     for folder in jobs.glob("duplication-*"):
         if any(unfinished(folder, "copies")):
-            inputs = msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
-            if inputs.items() >= wanted.items():
-                found.append(str(inputs["run"]))
+            found += [str(inputs["run"]) for inputs in read_inputs(folder) if inputs.items() >= wanted.items()]
     return max(found, default=None)
 
 

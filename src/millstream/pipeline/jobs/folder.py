@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from millstream.core.canonical import canonical_json
 from millstream.core.durable import sync_folder, write_durably
@@ -25,6 +24,7 @@ from millstream.core.errors import BusyError
 from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.joblines import LOGGER
+from millstream.pipeline.schema import open_parquet
 
 _BUFFER = 1 << 20
 """Bytes of a column that are read at once: without a bound it is all of a row group."""
@@ -91,12 +91,15 @@ class JobFolder:
 
     def committed(self) -> JobRecord | None:
         """The record of the finished job; None where it never finished, or where its files are not what it wrote."""
-        try:
-            record = msgspec.json.decode((self.path / "job.json").read_bytes(), type=JobRecord)
-        except (FileNotFoundError, msgspec.DecodeError):
+        record = read_record(self.path / "job.json")
+        if record is None or record.inputs != self.inputs:
             return None
-        whole = all(_size(self.data / file.name) == file.bytes for file in record.files)
-        return record if whole and record.inputs == self.inputs else None
+        for file in record.files:
+            path = self.data / file.name
+            if _size(path) != file.bytes:
+                _logger.warning("%s is not the file of %d bytes that was written: it is made again", path, file.bytes)
+                return None
+        return record
 
     def clean(self) -> None:
         """Remove what an unfinished run left behind."""
@@ -119,11 +122,32 @@ class JobFolder:
         return record
 
 
+def read_record(path: Path) -> JobRecord | None:
+    """The record *path* of a finished job; None where there is none, or none that can be read: then it is not done."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JobRecord)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        _logger.warning("%s is damaged (%s): the job counts as one that has not finished", path, error)
+        return None
+
+
 def unfinished(jobs: Path, job: str) -> Iterator[dict[str, Any]]:
     """The inputs of the runs of *job* under *jobs* that began and have not finished."""
     for folder in sorted(jobs.glob(f"{job}-*")):
-        if (folder / "inputs.json").exists() and not (folder / "job.json").exists():
-            yield msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
+        if not (folder / "job.json").exists():
+            yield from read_inputs(folder)
+
+
+def read_inputs(folder: Path) -> Iterator[dict[str, Any]]:
+    """The inputs of the run in *folder*; nothing where they are not there, or cannot be read."""
+    try:
+        yield msgspec.json.decode((folder / "inputs.json").read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return
+    except msgspec.DecodeError as error:
+        _logger.warning("%s is damaged (%s): the run is passed over", folder / "inputs.json", error)
 
 
 def remove_old_jobs(jobs: Path, *, before: int) -> int:
@@ -151,21 +175,10 @@ def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterato
         yield from file_rows(path, columns, rows=rows)
 
 
-def file_rows(path: Path, columns: list[str], *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
-    """*columns* of the Parquet file *path*, up to *rows* at a time. Raises as :func:`parquet_rows`."""
-    with readable(path), pq.ParquetFile(path, page_checksum_verification=True, buffer_size=_BUFFER) as parquet:
+def file_rows(path: Path, columns: list[str] | None = None, *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
+    """*columns* (None: all) of the Parquet file *path*, up to *rows* at a time. Raises as :func:`parquet_rows`."""
+    with open_parquet(path, buffer_size=_BUFFER) as parquet:
         yield from parquet.iter_batches(rows, columns=columns)
-
-
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Say what to do where the Parquet file *path* of a job's output cannot be read: :class:`PipelineError`."""
-    try:
-        yield
-    except (OSError, pa.ArrowInvalid) as error:
-        raise PipelineError(
-            f"{path} cannot be read ({error}): remove {path.parent.parent} and run the job again"
-        ) from error
 
 
 def log_record(record: JobRecord) -> None:

@@ -97,7 +97,7 @@ def run_integrity(
     with folder.held():
         if record := folder.committed():
             unlisted = _inventory(spark, folder, inputs, clock).unlisted()
-            return Sweep(record, folder.data, reused=True, unlisted=unlisted, left=read_left(_left(folder)))
+            return Sweep(record, folder.data, reused=True, unlisted=unlisted, left=_left_out(folder, due))
         began = clock.monotonic()
         plan = committed_plan(folder) or _plan(spark, folder, inputs, manifest, bin_bytes, clock=clock)
         bins = place_heavy(plan, _KEY)
@@ -105,7 +105,7 @@ def run_integrity(
         read = work_off(read_parquet(spark, plan.data, PLAN_SCHEMA), bins, check, folder.data)
         record = _count(folder, bins, read, round(clock.monotonic() - began, 3))
         unlisted = _inventory(spark, folder, inputs, clock).unlisted()
-        left = read_left(_left(folder))
+        left = _left_out(folder, due)
         return Sweep(folder.commit(record), folder.data, reused=False, unlisted=unlisted, left=left)
 
 
@@ -180,7 +180,7 @@ def _write_due(joined: DataFrame, due: DueRule, planned: JobFolder, now: int) ->
     items = read_parquet(joined.sparkSession, candidates, _CANDIDATE_SCHEMA)
     chosen = within_budget(items, due)
     items.where(chosen).select(*PLAN_SCHEMA.names).write.parquet(str(planned.data))
-    write_left(planned.path / "left.parquet", items, chosen)
+    write_left(_left(planned), items, chosen)
     shutil.rmtree(candidates)
 
 
@@ -189,9 +189,14 @@ def _kept(due: DueRule) -> DueRule:
     return EVERYTHING if due == EVERYTHING else due
 
 
-def _left(folder: JobFolder) -> Path:
-    """Where a sweep says what it leaves out."""
-    return plan_folder(folder).path / "left.parquet"
+def _left_out(folder: JobFolder, due: DueRule) -> tuple[Left, ...]:
+    """What the sweep in *folder* leaves out, of what is *due*."""
+    return () if due == EVERYTHING else read_left(_left(plan_folder(folder)))
+
+
+def _left(planned: JobFolder) -> Path:
+    """Where a plan says what it leaves out."""
+    return planned.path / "left.parquet"
 
 
 def _write_manifest(path: Path, manifest: ManifestRows, inputs: SweepInputs) -> int:

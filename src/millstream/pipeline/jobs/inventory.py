@@ -26,7 +26,7 @@ from millstream.pipeline.jobs.bins import SUMMARY_SCHEMA, bins_done, fill_bin
 from millstream.pipeline.jobs.folder import JobFolder, JobRecord, parquet_rows
 from millstream.pipeline.jobs.listing import IdRange, cut_space, entries_within
 from millstream.pipeline.limits import task_url
-from millstream.pipeline.schema import spark_schema
+from millstream.pipeline.schema import open_parquet, spark_schema
 from millstream.stores import open_provider
 from millstream.stores.protocol import Entry, Store, StoreError
 
@@ -143,7 +143,8 @@ def _begun(folder: JobFolder) -> pa.Table | None:
     finished_and_damaged = (folder.path / "job.json").exists()
     if finished_and_damaged or not (_places(folder).exists() and folder.data.is_dir()):
         return None
-    return pq.read_table(_places(folder), schema=PLACE_SCHEMA)
+    with open_parquet(_places(folder)) as parquet:
+        return parquet.read().cast(PLACE_SCHEMA)
 
 
 def _begin(folder: JobFolder, places: pa.Table) -> pa.Table:

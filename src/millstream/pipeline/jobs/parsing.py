@@ -83,13 +83,13 @@ def parse_split(split: Split, rules: Rules) -> Iterator[Found]:
     status = Path(file.path).stat()
     if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
         raise PipelineInputError(f"{file.path} changed while it was being read: let it be finished, and run again")
-    if file.format == "parquet" and rules.shape == "message":
-        yield from _message_columns(split, rules)
-        return
     readers: dict[str, Callable[[Split], Iterator[Row]]] = {"jsonl": _lines, "csv": _table, "parquet": _objects}
     try:
-        yield from _in_batches(readers[file.format](split), file, rules)
-    except (EOFError, gzip.BadGzipFile, zlib.error, pa.ArrowInvalid) as error:
+        if file.format == "parquet" and rules.shape == "message":
+            yield from _message_columns(split, rules)
+        else:
+            yield from _in_batches(readers[file.format](split), file, rules)
+    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
         raise PipelineInputError(f"{file.path} cannot be read: {error}") from error
 
 
@@ -219,7 +219,7 @@ def _value(text: str) -> msgspec.Raw | str:
 
 
 def _objects(split: Split) -> Iterator[Row]:
-    with pq.ParquetFile(split.file.path) as parquet:
+    with pq.ParquetFile(split.file.path, page_checksum_verification=True) as parquet:
         number = sum(parquet.metadata.row_group(group).num_rows for group in range(split.start))
         for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=range(split.start, split.end)):
             for row in pa.Table.from_batches([batch]).cast(_zoned(batch.schema)).to_pylist():
@@ -240,7 +240,7 @@ def _zoned(schema: pa.Schema) -> pa.Schema:
 
 def _message_columns(split: Split, rules: Rules) -> Iterator[Found]:
     """The columns of a Parquet file that are a message's, without a Python object a row."""
-    with pq.ParquetFile(split.file.path) as parquet:
+    with pq.ParquetFile(split.file.path, page_checksum_verification=True) as parquet:
         names = [name for name in STAGED_SCHEMA.names if name in parquet.schema_arrow.names]
         if "body" not in names:
             raise PipelineInputError(

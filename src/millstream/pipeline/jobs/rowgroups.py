@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+
+from millstream.pipeline.schema import open_parquet
 
 GROUP_BYTES = 8 << 20
 """Row groups that are to be read by ranges are written about this large, before compression."""
@@ -48,7 +49,8 @@ class Span(msgspec.Struct, frozen=True):
 def row_groups(path: Path, column: str) -> Iterator[RowGroup]:
     """The row groups of the Parquet file, or of all Parquet files in the folder, *path* by the text *column*."""
     for file in sorted(path.glob("*.parquet")) if path.is_dir() else [path]:
-        found = pq.read_metadata(file)
+        with open_parquet(file) as parquet:
+            found = parquet.metadata
         place = found.schema.names.index(column)
         for number in range(found.num_row_groups):
             group = found.row_group(number)
@@ -85,7 +87,7 @@ def read_span(groups: Sequence[RowGroup], span: Span, schema: pa.Schema, column:
     """The rows of *groups* whose text *column* is in *span*, the columns of *schema*, in the order of the files."""
     parts = [schema.empty_table()]
     for path, own in groupby(groups, key=attrgetter("path")):
-        with pq.ParquetFile(path) as file:
+        with open_parquet(Path(path)) as file:
             for group in own:
                 rows = file.read_row_group(group.number, columns=schema.names, use_threads=False)
                 parts.append(_within(rows.cast(schema), group, span, column))

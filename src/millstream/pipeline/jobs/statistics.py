@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.changes import ADDED, CHANGED, REMOVED, compare_listings, listed_items
-from millstream.pipeline.jobs.folder import JobRecord, log_record
+from millstream.pipeline.jobs.folder import JobRecord, log_record, read_record
 from millstream.pipeline.jobs.inventory import Inventory
 
 
@@ -54,8 +54,7 @@ def latest_before(jobs: Path, record: JobRecord) -> Inventory | None:
     found: Mapping[str, Inventory] = {
         each.inputs["snapshot"]: Inventory(each, path.parent / "data", reused=True)
         for path in sorted(jobs.glob("inventory-*/job.json"))
-        for each in [msgspec.json.decode(path.read_bytes(), type=JobRecord)]
-        if {**each.inputs, "snapshot": ""} == {**record.inputs, "snapshot": ""}
+        if (each := read_record(path)) and {**each.inputs, "snapshot": ""} == {**record.inputs, "snapshot": ""}
     }
     earlier = [name for name in found if name < record.inputs["snapshot"]]
     return found[max(earlier)] if earlier else None
