@@ -33,10 +33,9 @@ def seconds_to_live(stage: int, partition: int, attempt: int) -> float | None:
 
 def main() -> None:
     """Serve as the process that Spark forks its Python workers from (:mod:`millstream.pipeline.daemon`)."""
-    from pyspark.daemon import manager
     from pyspark.taskcontext import TaskContext
 
-    import millstream.pipeline.daemon  # noqa: F401 - what it has loaded, workers need not load
+    from millstream.pipeline import daemon
 
     set_context, doomed = TaskContext._setTaskContext.__func__, False
 
@@ -54,7 +53,7 @@ def main() -> None:
         set_context(cls, context)
 
     TaskContext._setTaskContext = classmethod(set_or_die)
-    manager()
+    daemon.main()
 
 
 if __name__ == "__main__":

@@ -289,7 +289,8 @@ def _counts(frame: DataFrame) -> dict[str, int]:
 
 def _strangers(given: DataFrame, limit: int) -> tuple[list[Finding], int]:
     """The first *limit* messages that are neither a batch nor a refused message, and how many there are."""
-    found = given.where("b.batch is null and r.rejected is null").select("id")
+    batch = "b.batch is not null and b.start is not null and b.events is not null"
+    found = given.where(f"not ({batch}) and r.rejected is null").select("id")
     first = [Finding("unreadable", message=row["id"]) for row in found.orderBy("id").limit(limit).collect()]
     return first, len(first) if len(first) < limit else found.count()
 
