@@ -173,6 +173,21 @@ def test_p9_checks_that_a_clock_dated_ahead_hide_nothing_that_was_found_after_it
     assert [finding.row for finding in loop.report().findings] == ["B3", "B3"]
 
 
+def test_p9_an_item_whose_check_a_clock_dated_ahead_is_not_left_out_as_checked_lately(
+    world: Any, tmp_path: Path
+) -> None:
+    for name in "ab":
+        world.put(Place("1", "s", name))
+    checker, writer = Checker(world.providers, world.manifest), CheckWriter(world.manifest)
+    writer.write([checker.check(Place("1", "s", "a")).result])
+    world.clock.jump(365 * 24 * HOUR)
+    writer.write([checker.check(Place("1", "s", "b")).result])
+    world.clock.jump(-365 * 24 * HOUR + 1)
+    bits = Bits(world, tmp_path, skip=60 * 24 * HOUR * 1_000_000)
+    assert bits.run().outcome == Outcome.WAITING
+    assert [task.content_id for task in take(bits.queue)] == ["b"]
+
+
 def test_p9_reports_that_are_kept_at_the_same_moment_are_both_kept_and_chained(tmp_path: Path) -> None:
     made = [build_report(SpaceTally(), "1", "s", started_at=at, ended_at=at + 1) for at in range(40)]
     with ThreadPoolExecutor(4) as pool:

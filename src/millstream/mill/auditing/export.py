@@ -60,8 +60,7 @@ class AuditExport:
         done = Exported()
         places = [place for place in self._log.places() if place[1:] != (self._store, self._space)]
         if places:
-            store = self._providers[self._store]
-            self._providers.call(lambda: store.create_space(self._space))
+            self._providers.make_space(self._store, self._space)
         for account, store_id, space in places:
             if stopping():
                 break

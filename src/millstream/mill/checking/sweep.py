@@ -93,13 +93,14 @@ def listed_or_known(
             yield content_id, entry, row
 
 
-def is_lately_verified(entry: Entry | None, row: ManifestRow | None, since: int) -> bool:
-    """Whether the last check of a listed item found its bytes good at *since* (microseconds) or later.
+def is_lately_verified(entry: Entry | None, row: ManifestRow | None, since: int, until: int) -> bool:
+    """Whether the last check of a listed item found its bytes good between *since* and *until* (microseconds).
 
     Nothing that the listing shows may speak against them: they have the size that is recorded, and were not changed
-    after the check.
+    after the check. A check that is dated later than *until*, the present, is of a clock that was wrong.
     """
     if entry is None or row is None or row.deleted or row.outcome != Verdict.SUCCESS or row.verified_at is None:
         return False
     unchanged = entry.modified is None or entry.modified <= row.verified_at
-    return since <= row.verified_at == row.checked_at and entry.size == row.size and unchanged
+    dated = since <= row.verified_at <= until and row.verified_at == row.checked_at
+    return dated and entry.size == row.size and unchanged

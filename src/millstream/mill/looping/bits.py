@@ -112,11 +112,11 @@ class BitNibbler:
     def _next(self, morsel: BitMorsel) -> tuple[list[str], str | None, int]:
         """The next items to check, the marker behind them (None at the end of the space), and how many were seen."""
         names: list[str] = []
-        looked_at = 0
+        looked_at, now = 0, self._clock.now()
         found = listed_or_known(self._providers, self._manifest, morsel.store, morsel.space, after=morsel.marker)
         for name, entry, row in found:
             looked_at += 1
-            if morsel.good_since is None or not is_lately_verified(entry, row, morsel.good_since):
+            if morsel.good_since is None or not is_lately_verified(entry, row, morsel.good_since, now):
                 names.append(name)
             if len(names) == GROUP or looked_at == LOOKED_AT:
                 return names, name, looked_at

@@ -112,7 +112,7 @@ class BitReportProcessor:
         try:
             for content_id, entry, row, found in self._joined(task):
                 place = Place(task.store, task.space, content_id)
-                if found is None and row is not None and _is_good(task, entry, row):
+                if found is None and row is not None and _is_good(task, entry, row, until):
                     tally.count(Verdict.SUCCESS, LATELY)
                     continue
                 if found is None and entry is not None:
@@ -170,8 +170,8 @@ class NotifyReportProcessor:
         return Result(f"{len(self._receivers)} receivers told of the report on {task.store}/{task.space}")
 
 
-def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow) -> bool:
-    return task.good_since is not None and is_lately_verified(entry, row, task.good_since)
+def _is_good(task: BitReport, entry: Entry | None, row: ManifestRow, until: int) -> bool:
+    return task.good_since is not None and is_lately_verified(entry, row, task.good_since, until)
 
 
 def _noted(task: BitReport, row: ManifestRow | None) -> CheckResult | None:
