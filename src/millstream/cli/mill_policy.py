@@ -119,7 +119,7 @@ def plan_policy(settings: Settings, account: str, file: BinaryIO, as_json: bool)
 
     Changes nothing.
     """
-    proposed, _ = read_policy(file.read(MAX_BYTES + 1), account)
+    proposed = read_policy(file.read(MAX_BYTES + 1), account).policy
     plans = list[Plan]()
     with Node.open(settings) as node:
         current = node.policies.by_account.get(account, Policy(account))

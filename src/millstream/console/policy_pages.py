@@ -162,7 +162,7 @@ def _draft_of(call: Call, text: str, version: str, view: str) -> Draft:
     if view != "form":
         return Draft(text, version)
     try:
-        policy, _ = policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass"))
+        policy = policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass")).policy
     except PolicyError as error:
         return Draft(text, version, trouble=str(error))
     return Draft(text, version, show_form(policy, call.query.get("find", ""), number_of(call.query.get("offset", ""))))
@@ -212,7 +212,7 @@ def _version(call: Call, version: str) -> Policy | None:
 
 def _parsed(call: Call, text: str) -> Policy | None:
     try:
-        return policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass"))[0]
+        return policies.parsed(call.path["account"], text.encode("utf-8", "surrogatepass")).policy
     except PolicyError:
         return None
 

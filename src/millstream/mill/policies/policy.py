@@ -8,6 +8,7 @@ is ``docs/formats/duplication-policy.md``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -81,8 +82,26 @@ class Policy(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys([*every, *self.defaults]))
 
 
+class Parsed(NamedTuple):
+    """A policy, what its own text gives cause to warn of, and where its parts stand."""
+
+    policy: Policy
+    warnings: list[Warned]
+    spots: Spots
+
+
 def parse_policy(text: str, account: str, name: str | None = None) -> tuple[Policy, list[Warned]]:
-    """The policy in *text* and what its own text gives cause to warn of.
+    """The policy in *text* and what to warn of in it, as :func:`parse_whole`."""
+    return parse_whole(text, account, name)[:2]
+
+
+def locate_policy(text: str, account: str) -> Spots:
+    """Where the parts of the policy in *text* stand, as :func:`parse_whole`."""
+    return parse_whole(text, account).spots
+
+
+def parse_whole(text: str, account: str, name: str | None = None) -> Parsed:
+    """The policy in *text*, and what there is to say of the text.
 
     Raises :class:`PolicyError` with the file's *name*, line and column for anything that is not a policy; a comma
     before a closing bracket, as the document's sample has, is only warned of.
@@ -91,37 +110,20 @@ def parse_policy(text: str, account: str, name: str | None = None) -> tuple[Poli
     parsed = parse_located(text, name)
     warnings = [Warned("trailing-comma", "a comma before the closing bracket", s) for s in parsed.trailing_commas]
     root = _members(parsed.root, name, "a policy")
-    known = {SPACES, DEFAULTS, IGNORED}
-    _only(root, known, name)
-    spaces = _members(root.members[SPACES], name, SPACES) if SPACES in root.members else None
-    policy = Policy(
-        account,
-        {space: _pairs(node, name, warnings) for space, node in spaces.members.items()} if spaces else {},
-        _pairs(root.members[DEFAULTS], name, warnings) if DEFAULTS in root.members else (),
-        _texts(root.members[IGNORED], name) if IGNORED in root.members else (),
-    )
-    return policy, warnings
-
-
-def locate_policy(text: str, account: str) -> Spots:
-    """Where the parts of the policy in *text* stand, which :func:`parse_policy` has read without an error."""
-    name = policy_file(account)
-    root = _members(parse_located(text, name).root, name, "a policy")
+    _only(root, {SPACES, DEFAULTS, IGNORED}, name)
     spaces = _members(root.members[SPACES], name, SPACES) if SPACES in root.members else Members({}, {}, root.spot)
-    lists: list[tuple[str | None, Node]] = list(spaces.members.items())
-    if DEFAULTS in root.members:
-        lists.append((None, root.members[DEFAULTS]))
-    pairs: dict[tuple[str | None, Pair], Spot] = {}
-    for space, node in lists:
-        for item in _items(node, name, "a list of store pairs").items:
-            pairs.setdefault((space, _pair(item, name)), item.spot)
-    ignored = _items(root.members[IGNORED], name, "a list of names").items if IGNORED in root.members else ()
-    return Spots(spaces.names, root.names, {_text(item, name): item.spot for item in ignored}, pairs)
+    stand: dict[tuple[str | None, Pair], Spot] = {}
+    own = {space: _pairs(node, name, warnings, space, stand) for space, node in spaces.members.items()}
+    defaults = _pairs(root.members[DEFAULTS], name, warnings, None, stand) if DEFAULTS in root.members else ()
+    ignored = _texts(root.members[IGNORED], name) if IGNORED in root.members else {}
+    return Parsed(
+        Policy(account, own, defaults, tuple(ignored)), warnings, Spots(spaces.names, root.names, ignored, stand)
+    )
 
 
 def parse_accounts(text: str, name: str) -> tuple[str, ...]:
     """The accounts that ``duplication-accounts.json`` lists, each once."""
-    return tuple(dict.fromkeys(_texts(parse_located(text, name).root, name)))
+    return tuple(_texts(parse_located(text, name).root, name))
 
 
 def encode_policy(policy: Policy) -> bytes:
@@ -151,13 +153,17 @@ def policy_file(account: str) -> str:
     return f"{account}-duplication-policy.json"
 
 
-def _pairs(node: Node, name: str, warnings: list[Warned]) -> tuple[Pair, ...]:
+def _pairs(
+    node: Node, name: str, warnings: list[Warned], space: str | None, stand: dict[tuple[str | None, Pair], Spot]
+) -> tuple[Pair, ...]:
+    """The pairs in the list *node*, each once; where they stand is added to *stand*."""
     pairs: dict[Pair, None] = {}
     for item in _items(node, name, "a list of store pairs").items:
         pair = _pair(item, name)
         if pair in pairs:
             warnings.append(Warned("duplicate-pair", f"{pair} stands twice", item.spot))
         pairs[pair] = None
+        stand.setdefault((space, pair), item.spot)
     return tuple(pairs)
 
 
@@ -170,8 +176,9 @@ def _pair(node: Node, name: str) -> Pair:
     return Pair(_text(pair.members[SOURCE], name), _text(pair.members[DESTINATION], name))
 
 
-def _texts(node: Node, name: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_text(item, name) for item in _items(node, name, "a list of names").items))
+def _texts(node: Node, name: str) -> dict[str, Spot]:
+    """Where each of the names in the list *node* stands last."""
+    return {_text(item, name): item.spot for item in _items(node, name, "a list of names").items}
 
 
 def _text(node: Node, name: str) -> str:

@@ -17,9 +17,8 @@ from millstream.mill.policies.policy import (
     Policy,
     Spots,
     Warned,
-    locate_policy,
     parse_accounts,
-    parse_policy,
+    parse_whole,
     policy_file,
 )
 from millstream.stores.protocol import Store, StoreError
@@ -85,8 +84,7 @@ class PolicyRepository:
         policies, warnings, spots = {}, {}, {}
         for account in parse_accounts(listed, ACCOUNTS_FILE):
             text = self._policy_text(account)
-            policies[account], warnings[account] = parse_policy(text, account)
-            spots[account] = locate_policy(text, account)
+            policies[account], warnings[account], spots[account] = parse_whole(text, account)
         return Policies(policies, warnings, spots)
 
     def _policy_text(self, account: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from millstream.core.errors import BusyError
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.places import MAX_BYTES, PolicyPlace
-from millstream.mill.policies.policy import Policy, Warned, parse_accounts, parse_policy, policy_file
+from millstream.mill.policies.policy import Parsed, Warned, parse_accounts, parse_whole, policy_file
 from millstream.mill.policies.repository import ACCOUNTS_FILE, check_account
 
 HISTORY = "history"
@@ -40,12 +40,12 @@ def version_of(data: bytes | None) -> str:
     return ABSENT if data is None else hashlib.sha256(data).hexdigest()[:16]
 
 
-def read_policy(data: bytes, account: str) -> tuple[Policy, list[Warned]]:
-    """The policy of *account* in *data*, as :func:`parse_policy`. Raises :class:`PolicyError`."""
+def read_policy(data: bytes, account: str) -> Parsed:
+    """The policy of *account* in *data*, as :func:`parse_whole`. Raises :class:`PolicyError`."""
     if len(data) > MAX_BYTES:
         raise PolicyError(f"the policy of {account} is larger than {MAX_BYTES:,} bytes: no policy is")
     try:
-        return parse_policy(data.decode("utf-8-sig"), account, policy_file(account))
+        return parse_whole(data.decode("utf-8-sig"), account)
     except UnicodeDecodeError as error:
         raise PolicyError(f"the policy of {account} is not UTF-8 text: {error}") from error
 
@@ -58,7 +58,7 @@ def save_policy(place: PolicyPlace, account: str, data: bytes, *, if_match: str 
     """
     check_account(account)
     name = policy_file(account)
-    _, warnings = read_policy(data, account)
+    warnings = read_policy(data, account).warnings
     with place.saving():
         current = place.read(name)
         _check_version(place, name, current, if_match)

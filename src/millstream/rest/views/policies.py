@@ -19,11 +19,11 @@ from millstream.mill.policies.lint import lint_policies
 from millstream.mill.policies.places import MAX_BYTES
 from millstream.mill.policies.policy import (
     Pair,
+    Parsed,
     Policy,
     Spots,
     Warned,
     encode_policy,
-    locate_policy,
     parse_accounts,
     policy_file,
     policy_text,
@@ -178,7 +178,7 @@ def policy(desk: Desk, ask: Ask[AccountQuery, Any]) -> PolicyDetail:
     text, texts = data.decode("utf-8", "replace"), _texts(desk)
     in_force = account in texts
     try:
-        found, _ = parsed(account, data)
+        found = parsed(account, data).policy
     except PolicyError as error:
         return PolicyDetail(account, version_of(data), text, (), (), (), (), str(error), in_force)
     return PolicyDetail(
@@ -199,7 +199,7 @@ def check_policy(desk: Desk, ask: Ask[AccountQuery, PolicyText]) -> Checked:
     account, data = ask.query.account, ask.body.text.encode("utf-8", "surrogatepass")
     check_account(account)
     try:
-        proposed, _ = parsed(account, data)
+        proposed = parsed(account, data).policy
     except PolicyError as error:
         return Checked(str(error))
     before = (_read(desk, account) or b"").decode("utf-8", "replace")
@@ -276,13 +276,13 @@ def accounts(desk: Desk) -> Sequence[str]:
 def in_force(desk: Desk, account: str) -> Policy:
     """The policy of *account* as it is now; an empty one where there is none, or where it cannot be read."""
     try:
-        return parsed(account, _read(desk, account) or encode_policy(Policy(account)))[0]
+        return parsed(account, _read(desk, account) or encode_policy(Policy(account))).policy
     except PolicyError:
         return Policy(account)
 
 
 @lru_cache(maxsize=8)
-def parsed(account: str, data: bytes) -> tuple[Policy, Sequence[Warned]]:
+def parsed(account: str, data: bytes) -> Parsed:
     """The policy of *account* in *data*, as ``read_policy``: kept, since a page asks for the same one several times.
 
     Raises :class:`~millstream.mill.errors.PolicyError`.
@@ -316,7 +316,7 @@ def _row(desk: Desk, account: str, data: bytes | None, texts: Mapping[str, bytes
 def _summed_up(account: str, data: bytes, version: str) -> PolicyRow:
     """Kept, since a policy may name many thousand spaces, and is looked at far more often than it changes."""
     try:
-        found, _ = read_policy(data, account)
+        found = parsed(account, data).policy
     except PolicyError as error:
         return PolicyRow(account, version, 0, 0, 0, 0, str(error))
     return PolicyRow(account, version, len(found.spaces), len(found.defaults), len(found.ignored), 0)
@@ -335,8 +335,7 @@ def _linted(texts: tuple[tuple[str, bytes], ...], stores: tuple[str, ...]) -> Ma
     found, warned, spots = dict[str, Policy](), dict[str, list[Warned]](), dict[str, Spots]()
     for account, data in texts:
         with contextlib.suppress(PolicyError):
-            found[account], warned[account] = read_policy(data, account)
-            spots[account] = locate_policy(data.decode("utf-8-sig"), account)
+            found[account], warned[account], spots[account] = parsed(account, data)
     linted = lint_policies(Policies(found, warned, spots), stores)
     return {account: [f"{one.code}: {one}" for one in each] for account, each in linted.items()}
 
