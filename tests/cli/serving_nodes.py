@@ -22,11 +22,12 @@ def open_node(folder: Path) -> Node:
 
 
 class Serving:
-    """A node that serves, in a process of its own; ``ready`` has what listens, by name."""
+    """A node that serves, in a process of its own, its broker only if asked; ``ready`` has what listens, by name."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, *, broker: bool = False) -> None:
         self._lines = folder / "lines.jsonl"
-        command = [sys.executable, "-m", "millstream", "serve", "--no-broker", "--console", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "millstream", "serve", "--console", "127.0.0.1:0"]
+        command += ["--broker", "127.0.0.1:0"] if broker else ["--no-broker"]
         with self._lines.open("wb") as lines:
             self.process = subprocess.Popen(
                 [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True,

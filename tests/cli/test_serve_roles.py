@@ -131,6 +131,32 @@ def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothi
     assert "relaying into orders has ended: 30 messages, 0 dead rows" in node.said
 
 
+def test_what_clients_send_to_a_topic_is_anchored_though_nothing_follows(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("grpc")
+    sent, settings = [str(number) for number in range(20)], folder / "millstream.toml"
+    settings.write_text(settings.read_text("utf-8").replace('max_delay = "100ms"', 'max_delay = "2s"'), "utf-8")
+    with Serving(folder, broker=True) as node:
+        there = ["--endpoint", node.ready["broker"]]
+        assert run(["topic", "create", "weather", *there]) == 0
+        assert run(["send", "weather", *sent, *there]) == 0
+        with open_node(folder) as other:
+            until(lambda: _anchored(other.observer.index) == len(sent), "all that was sent anchored")
+        capsys.readouterr()
+        assert run(["receive", "weather", "--group", "readers", *there]) == 0
+        assert capsys.readouterr().out.split() == sent, "and no tick"
+        node.drain()
+
+
+def test_a_log_that_is_to_be_batched_and_is_not_there_is_named_with_what_makes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "millstream.toml").write_text('[serve.batching]\norders = "orders.batches"\n', "utf-8")
+    assert run(["serve", "--no-broker", "--data", str(tmp_path)]) == 3
+    assert "`millstream topic create orders`" in capsys.readouterr().err
+
+
 def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (folder / "millstream.toml").open("a", encoding="utf-8") as file:
         file.write('[serve.ingest.a]\nurl = "mqtt://h"\ntopics = ["a"]\n[serve.relay.a]\nurl = "sqlite:///a"\n')

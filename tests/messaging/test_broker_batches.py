@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millstream.batching.messages import make_tick
 from millstream.core.clock import MICROSECONDS
 from millstream.log import LogError, LogSpec
 from millstream.log import Message as Stored
@@ -104,6 +105,21 @@ def _many(kind: str, count: int) -> list[Message]:
         return [Message("plain", b"%d" % n, tag=f"ü{n % 3}", keys=(f"key-{n}",)) for n in range(count)]
     more: list[dict[str, Any]] = [{}, {"properties": {"a": "b"}}, {"keys": ("k", "l")}, {"tag": "t"}]
     return [Message("plain", b"%d" % number, **more[number % len(more)]) for number in range(count)]
+
+
+def test_a_tick_in_a_run_of_many_messages_is_not_given() -> None:
+    async def step(desk: Desk) -> None:
+        sent = _many("bare", 300)
+        for part in (sent[:150], sent[150:]):
+            assert (await desk.service.send_batch(to_batch(numbered(part), stamp()), CALL)).code == v2.OK
+            desk.core.topic("plain").writer.append([make_tick()])
+            desk.core.topic("plain")._known.forget_after(0)  # both parts have the same ids
+        given: list[bytes] = []
+        while (batch := await desk.service.receive_batch(receive_request("g", "plain"), CALL)).code == v2.OK:
+            given += batch.bodies
+        assert given == [message.body for message in sent]
+
+    on_desk(step)
 
 
 @pytest.mark.parametrize("kind", ["bare", "tagged", "mixed"])

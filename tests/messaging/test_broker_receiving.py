@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millstream.batching.messages import make_tick
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, open_store
 from millstream.messaging.broker.checks import Limits
@@ -51,6 +52,23 @@ def test_groups_pass_over_what_was_trimmed() -> None:
                 assert await desk.pull("plain", -1, 0) == ([b"3", b"4"], 4)
 
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("topic", ["plain", "ordered"])
+def test_ticks_of_the_batcher_are_given_to_nobody(topic: str) -> None:
+    async def step(desk: Desk) -> None:
+        system = {"message_group": "g"} if topic == "ordered" else {}
+        for body in (b"1", b"2"):
+            await desk.send(topic, body, **system)
+            desk.core.topic(topic).writer.append([make_tick()])
+        got = await desk.receive("g", topic, auto_renew=True)
+        assert bodies(got) == [b"1", b"2"]
+        await desk.ack("g", topic, *got)
+        assert await desk.receive("g", topic) == []
+        assert desk.core.delivery("g", topic).done.pointer == 4, "no group waits for a tick"
+        assert await desk.pull(topic, -1, 0) == ([b"1", b"2"], 4)
+
+    on_desk(step)
 
 
 def test_p4_of_a_message_group_only_the_first_message_is_given() -> None:

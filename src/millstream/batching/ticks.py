@@ -41,6 +41,11 @@ def ticks_by_whoever_writes(writer: Callable[[], Writer | None]) -> Ticker:
     return tick
 
 
+def ticks_by_first_of(*tickers: Ticker) -> Ticker:
+    """Ticks by the first of *tickers* that can."""
+    return lambda: any(tick() for tick in tickers)
+
+
 def ticks_between(log: Log, clock: Clock) -> Ticker:
     """Ticks by taking the writer's lease of *log* for one message, and only where nobody else holds it.
 

@@ -91,6 +91,7 @@ async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen:
         broker = None
         if place is not None:
             broker = await stack.enter_async_context(node.broker(place))
+            roles.write_topics_by(broker.room.writer_of)
             print(f"broker ready on {place.host}:{broker.port}", flush=True)
         if node.settings.serve.registry_http:
             await _serve_registry(stack, node)

@@ -15,6 +15,7 @@ from millstream.cli.mill_producing import producing
 from millstream.cli.mill_work import run_pools, wake_others, watching
 from millstream.core.collector import Collector
 from millstream.core.errors import MillstreamError
+from millstream.log import Log, LogNotFoundError, LogSpec
 from millstream.mill.working.pools import queues_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Roles:
         self._threads: list[threading.Thread] = []
         self._managers: dict[str, WorkerManager] = {}
         self._writers: dict[str, Callable[[], Writer | None]] = {}
+        self._topic_writer: Callable[[str], Writer | None] = lambda _: None
         self._errors: list[Exception] = []
         self._stack = contextlib.ExitStack()
 
@@ -78,6 +80,10 @@ class Roles:
         self._stopping.set()
         for manager in self._managers.values():
             manager.stop()
+
+    def write_topics_by(self, find: Callable[[str], Writer | None]) -> None:
+        """From now on *find* knows the writers of logs that are topics of this process's broker."""
+        self._topic_writer = find
 
     def _add(self, name: str, run: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -124,13 +130,22 @@ class Roles:
             yield
 
     def _ticker(self, log: str) -> Ticker:
-        """Ticks for *log*: by its writer where that is a role of this process, else by whoever finds it free."""
-        from millstream.batching.ticks import ticks_between, ticks_by_whoever_writes
-        from millstream.log import LogSpec
+        """Ticks for *log*: by its writer where that is in this process, a role or the broker, else where it is free."""
+        from millstream.batching.ticks import ticks_between, ticks_by_first_of, ticks_by_whoever_writes
 
         if log in self._writers:
             return ticks_by_whoever_writes(self._writers[log])
-        return ticks_between(self._node.store.log(LogSpec(log), create=False), self._node.clock)
+        topic = ticks_by_whoever_writes(lambda: self._topic_writer(log))
+        return ticks_by_first_of(topic, ticks_between(self._source(log), self._node.clock))
+
+    def _source(self, log: str) -> Log:
+        try:
+            return self._node.store.log(LogSpec(log), create=False)
+        except LogNotFoundError as error:
+            raise LogNotFoundError(
+                f"serve.batching: there is no log {log!r} yet; make it with `millstream log create {log}`, or with "
+                f"`millstream topic create {log}` where it is to be a topic"
+            ) from error
 
     def _batching(self, log: str, output: str) -> Callable[[], None]:
         """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""

@@ -9,7 +9,7 @@ from pyarrow import RecordBatch
 
 from millstream.core import tracing
 from millstream.core.clock import Clock
-from millstream.log import LogError, LogStore, Message
+from millstream.log import LogError, LogStore, Message, Writer
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.delivery import Delivery, ranges
 from millstream.messaging.broker.events import Finished, Hidden, Restarted, TopicDropped, TopicMade
@@ -62,6 +62,11 @@ class Core:
                 )
             found = self._topics[name] = Topic(spec, self._store)
         return found
+
+    def writer_of(self, name: str) -> Writer | None:
+        """The writer of the log *name* where a topic has it open. From any thread."""
+        found = self._topics.get(name)
+        return None if found is None else found.writer
 
     async def make_topic(self, spec: TopicSpec) -> None:
         """Make a topic; nothing happens where it is there as asked. Raises :class:`TopicError` where it is another."""

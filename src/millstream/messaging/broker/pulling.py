@@ -14,7 +14,7 @@ from millstream.log import Message
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.events import OffsetMoved
 from millstream.messaging.broker.filters import Wanted
-from millstream.messaging.broker.stored import QUEUE, header
+from millstream.messaging.broker.stored import QUEUE, header, is_tick
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
 
@@ -92,5 +92,7 @@ class Pulling:
 
 
 def _is_asked_for(message: Message, pull: Pull) -> bool:
+    if is_tick(message):
+        return False
     queue = int(header(message, QUEUE) or 0)
     return pull.queue in (-1, queue) and (pull.wanted is None or pull.wanted(message))

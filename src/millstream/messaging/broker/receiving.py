@@ -20,6 +20,7 @@ from millstream.messaging.broker.filters import Wanted
 from millstream.messaging.broker.flight import Flight
 from millstream.messaging.broker.names import write_handle
 from millstream.messaging.broker.runs import Run
+from millstream.messaging.broker.stored import have_ticks, is_tick
 from millstream.messaging.broker.topic import Topic
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
@@ -227,12 +228,13 @@ class _Search:
             return False
         reach = self._missing if self._ask.wanted is None else _PAGE
         columns = await self._topic.pages.read_columns(first, min(last, first + reach - 1))
-        if columns is not None and self._take_run(Run(columns)):
+        ticks = columns is not None and have_ticks(columns)
+        if columns is not None and not ticks and self._take_run(Run(columns)):
             return False
         messages = [] if columns is None else list(from_arrow(columns))
         if not messages:
             self._pass_over_trimmed(first)
-        if not self._take_all(messages):
+        if ticks or not self._take_all(messages):
             for message in messages:
                 if self._is_full:
                     break
@@ -286,10 +288,13 @@ class _Search:
         self._bytes += len(message.body)
 
     def _take_or_skip(self, message: Message) -> None:
-        if self._ask.wanted is None or self._ask.wanted(message):
+        if self._is_wanted(message):
             self._take(message)
         else:
             self.skipped.append(message.id)
+
+    def _is_wanted(self, message: Message) -> bool:
+        return not is_tick(message) and (self._ask.wanted is None or self._ask.wanted(message))
 
     async def _from_lines(self) -> None:
         ask = self._ask
@@ -309,7 +314,7 @@ class _Search:
         if not messages:
             self._pass_over_trimmed(first)
         for message in messages:
-            if message.id not in self._delivery.flights and self._ask.wanted and not self._ask.wanted(message):
+            if message.id not in self._delivery.flights and not self._is_wanted(message):
                 self._delivery.finish([(message.id, message.id)])
                 self._delivery.next = message.id + 1
                 self.skipped.append(message.id)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 
 from millstream.core.clock import Clock
-from millstream.log import FencedError, LogError, LogStore, WriterFailedError
+from millstream.log import FencedError, LogError, LogStore, Writer, WriterFailedError
 from millstream.messaging.broker.admin import Admin
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.core import Core
@@ -65,6 +65,10 @@ class Room:
         """What people ask, on the present core. Raises like :attr:`core`."""
         self._require_open()
         return self._admin
+
+    def writer_of(self, name: str) -> Writer | None:
+        """The writer of the log *name* where a topic of the present core has it open. From any thread."""
+        return self._core.writer_of(name) if self._is_open else None
 
     def suspect(self, error: Exception) -> None:
         """A call failed with *error*: perhaps the core has to be replaced."""

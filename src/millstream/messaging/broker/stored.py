@@ -2,7 +2,8 @@
 
 Body, event time (when it was born), receive time (when it was stored), source (the host it was born on) and key (the
 first of its keys) are the log's own; user properties are headers of the same name; all else is in headers that begin
-with ``mq:``, which no user property may. What was written to a log by other means can be received as well.
+with ``mq:``, which no user property may. What was written to a log by other means can be received as well, but for
+ticks (:mod:`millstream.batching.ticks`), which are there for who batches the log.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+import pyarrow.compute as pc
+from pyarrow import RecordBatch
 
+from millstream.batching.messages import TICK_SOURCE
 from millstream.log import Message
 from millstream.messaging.protocol import v2
 
@@ -129,6 +133,16 @@ def properties(message: Message) -> Iterator[tuple[str, str]]:
 def header(message: Message, name: str) -> str:
     """The header *name* of a message; empty where it has none."""
     return next((value.decode() for found, value in message.headers if found == name), "")
+
+
+def is_tick(message: Message) -> bool:
+    """Whether *message* is a tick, which no consumer gets."""
+    return message.source == TICK_SOURCE
+
+
+def have_ticks(messages: RecordBatch) -> bool:
+    """Whether a tick is among *messages* (``MESSAGE_SCHEMA``)."""
+    return pc.index(messages.column("source"), TICK_SOURCE).as_py() >= 0  # type: ignore[no-any-return]
 
 
 def message_id(message: Message, known: dict[str, bytes] | None = None) -> str:

@@ -101,6 +101,11 @@ class Topic:
         self._remember_tail()
 
     @property
+    def writer(self) -> Writer:
+        """The writer of its log, which others in this process may append by too; another one after a commit failed."""
+        return self._writer
+
+    @property
     def last_id(self) -> int:
         """The last durable message (0 in an empty topic)."""
         return self._writer.last_id
