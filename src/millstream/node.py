@@ -427,4 +427,5 @@ def _make_durable(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA cache_size=-16384")  # KiB: batches are indexed by their hashes, so any page may be next
     cursor.close()

@@ -7,15 +7,22 @@ from hashlib import sha256
 
 from millstream.anchoring.errors import MerklePathError
 
+_LEAF, _NODE = sha256(b"\x00"), sha256(b"\x01")
+"""A copy of a hash that has begun takes half the time of a new one: OpenSSL looks each new one up by its name."""
+
 
 def leaf_hash(data: bytes) -> bytes:
     """The hash (32 bytes) of a leaf that holds *data*."""
-    return sha256(b"\x00" + data).digest()
+    leaf = _LEAF.copy()
+    leaf.update(data)
+    return leaf.digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
     """The hash (32 bytes) of the node above *left* and *right* (32 bytes each)."""
-    return sha256(b"\x01" + left + right).digest()
+    node = _NODE.copy()
+    node.update(left + right)
+    return node.digest()
 
 
 def merkle_root(leaves: Sequence[bytes]) -> bytes:
@@ -63,8 +70,7 @@ def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> b
 
 def _level_above(level: Sequence[bytes]) -> list[bytes]:
     # An odd node at the end moves up unchanged: the same tree as RFC 9162's split at the largest power of two.
-    pairs = zip(level[::2], level[1::2], strict=False)
-    above = [sha256(b"\x01" + left + right).digest() for left, right in pairs]  # node_hash, without a call a node
+    above = list(map(node_hash, level[::2], level[1::2]))
     if len(level) % 2:
         above.append(level[-1])
     return above

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.anchoring.errors import BatchFormatError
-from millstream.anchoring.merkle import merkle_root
+from millstream.anchoring.merkle import leaf_hash, merkle_root
 from millstream.batching.texts import json_integers, json_strings, woven
 from millstream.core.canonical import MAX_SAFE_INTEGER
 from millstream.core.message import encode_line, from_arrow
@@ -33,7 +32,7 @@ def encode_lines(messages: pa.Table) -> list[bytes]:
 def seal_lines(lines: list[bytes], sizes: list[int]) -> tuple[list[str], list[bytes]]:
     """The Merkle roots (hex) and the joined lines of batches that hold *sizes* of *lines*, one after the other."""
     roots, joined, begin = [], [], 0
-    leaves = [sha256(b"\x00" + line).digest() for line in lines]
+    leaves = list(map(leaf_hash, lines))
     for size in sizes:
         end = begin + size
         roots.append(merkle_root(leaves[begin:end]).hex())

@@ -133,17 +133,14 @@ class BatchWriter:
             self._observer.observe()
             stream = self.journal.stream(log, config)
             members = [Member(batch.read.batch, batch.read.ids) for batch in packed.batches]
-            if (
-                self.journal.candidates(stream, 1)
-                or self.journal.known_roots(log, [member.batch for member in members])
-                or self.index.screen(log, members)
-            ):
+            if self.journal.candidates(stream, 1) or self.index.screen(log, members):
                 return None
             rejects = self.journal.waiting_rejects(stream, _ANY, MAX_REJECTS)
             leaves = [batch.read.leaf for batch in packed.batches]
             manifest = manifest_over(stream, packed.files, leaves, rejects, self._limits.file_bytes)
             plan = self._plan_under(manifest, stream, _ANY, rejects)
-            return self._finish(self.journal.prepare_packed(plan, packed.batches), packed.content)
+            cut = self.journal.prepare_packed(plan, packed.batches)
+            return self._finish(cut, packed.content) if cut else None
 
     @property
     def limits(self) -> CutLimits:

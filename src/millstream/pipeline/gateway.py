@@ -46,6 +46,11 @@ _OPENED = (
 """Packages of java.base that Spark reaches into (Spark 4.3, ``JavaModuleOptions``)."""
 
 
+_COMPACT = ("-XX:GCTimeRatio=9", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRatio=50")
+"""The parallel collector takes all of the heap that it may before it collects a second time, unless it is told that it
+may spend a tenth of the time, and is to keep a half free at most: then the heap is what a job needs."""
+
+
 class Gateway(msgspec.Struct, frozen=True):
     """A Java machine that waits for PySpark on a loopback ``port``. It ends when its standard input closes."""
 
@@ -134,6 +139,7 @@ def machine_options(java: JavaCandidate, memory: str, quick: bool) -> Iterator[s
         yield "-XX:+UseSerialGC"
     else:
         yield "-XX:+UseParallelGC"  # shares of messages are large arrays, for which G1 marks the heap again and again
+        yield from _COMPACT
     for package in _OPENED:
         yield f"--add-opens=java.base/{package}=ALL-UNNAMED"
     yield "-Djdk.reflect.useDirectMethodHandle=false"

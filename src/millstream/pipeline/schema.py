@@ -30,14 +30,13 @@ def read_parquet(spark: SparkSession, path: Path, schema: pa.Schema) -> DataFram
 
 
 @contextlib.contextmanager
-def open_parquet(path: Path, *, buffer_size: int = 0) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """The Parquet file *path* of a job, of which each page is checked as it is read.
 
-    With *buffer_size* so many bytes of a column are read at once, else all of a row group.
     Raises :class:`PipelineError`, which says what to do, where it is not what was written.
     """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True, buffer_size=buffer_size) as parquet:
+        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
         raise PipelineError(f"{path} cannot be read ({error}): remove it and run the job again") from error

@@ -26,9 +26,6 @@ from millstream.pipeline.failures import explained
 from millstream.pipeline.joblines import LOGGER
 from millstream.pipeline.schema import open_parquet
 
-_BUFFER = 1 << 20
-"""Bytes of a column that are read at once: without a bound it is all of a row group."""
-
 _logger = logging.getLogger(LOGGER)
 
 
@@ -177,8 +174,9 @@ def parquet_rows(data: Path, columns: list[str], *, rows: int = 8192) -> Iterato
 
 def file_rows(path: Path, columns: list[str] | None = None, *, rows: int = 8192) -> Iterator[pa.RecordBatch]:
     """*columns* (None: all) of the Parquet file *path*, up to *rows* at a time. Raises as :func:`parquet_rows`."""
-    with open_parquet(path, buffer_size=_BUFFER) as parquet:
-        yield from parquet.iter_batches(rows, columns=columns)
+    with open_parquet(path) as parquet:
+        for group in range(parquet.num_row_groups):  # of all of them together, the whole file would be fetched at once
+            yield from parquet.iter_batches(rows, row_groups=[group], columns=columns)
 
 
 def log_record(record: JobRecord) -> None:

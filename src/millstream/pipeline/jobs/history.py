@@ -21,6 +21,10 @@ SHARD_ROWS = 500_000
 
 _MOST_SHARDS = 4096
 
+_GROUP_BYTES = 16 << 20
+"""Row groups of batches are this large at most, before compression: who reads the output holds one of them, and a cut's
+batches, which are about as much, lie in one or two."""
+
 _DISTINCT = ("batch", "start", "end", "closed_at", "root", "lines", "ids.list.element")
 """Columns of which hardly a value comes twice: Parquet would fill a dictionary with them, and then throw it away."""
 
@@ -64,7 +68,7 @@ def share_range(
 
 def write_batches(batches: DataFrame, folder: Path) -> None:
     """Write *batches*, rows of ``BATCH_SCHEMA``, into *folder*, which must not exist, as Parquet."""
-    writer = batches.write
+    writer = batches.write.option("parquet.block.size", str(_GROUP_BYTES))
     for column in _DISTINCT:
         writer = writer.option(f"parquet.enable.dictionary#{column}", "false")
     writer.parquet(str(folder))
