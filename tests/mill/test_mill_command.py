@@ -175,6 +175,30 @@ def test_p9_a_store_of_which_nothing_is_known_and_nothing_can_be_listed_is_no_su
     assert mill("check")[0] == 1
 
 
+def test_a_store_that_is_not_configured_any_more_hinders_neither_checks_nor_repairs_and_is_told_of(
+    data: Path, mill: Run, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    mill("duplicate")
+    config, policy = data / "millstream.toml", {"defaultPolicies": [{"srcStoreId": "one", "destStoreId": "two"}]}
+    config.write_text(config.read_text().replace(f'[stores.three]\nurl = "file://{data}/stores/three"\n', ""))
+    write_policy(data, policy)
+    flip_bit(local(data, "two").path_of("s", "item 1"))
+    remove(local(data, "two").path_of("s", "item 2"))
+    assert run(["mill", "check", "--data", str(data)]) == 1
+    assert b"three: the manifest knows items in it, and no such store is configured" in capsysbinary.readouterr().err
+    assert mill("repair")[0] == 0
+    assert {(r["store"], r["result"]) for r in mill("check")[1]} == {("one", "SUCCESS"), ("two", "SUCCESS")}
+    code, (made,) = mill("produce", "bits", "--once")
+    assert (code, made["tasks"], [failure["what"] for failure in made["failures"]]) == (
+        12, 8, ["the spaces of store 'three'"],
+    )  # fmt: skip
+    assert mill("check", "--store", "two")[0] == 0
+    assert mill("reconcile") == (1, [])
+    code, rebuilt = mill("rebuild", "content-index")
+    assert (code, [one["store"] for one in rebuilt]) == (1, ["one", "two"])
+    assert len(mill("report", "three", "s")[1]) == 0
+
+
 def test_nothing_to_check_is_no_success(data: Path, mill: Run) -> None:
     assert mill("check", "--space", "nowhere")[0] == 3
     assert mill("check", "--store", "nowhere")[0] == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from millstream.testing import services
 from millstream.testing.damage import flip_bit
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import data_files
+
+pytestmark = pytest.mark.timeout(1800)  # at its long size each test makes copies of 2,000 items on a real server
 
 MIB = 1024 * 1024
 LIMITS = S3Limits(single=5 * MIB, part=5 * MIB)
@@ -55,11 +58,13 @@ class Drill:
         queue, providers = self.world.queue(f"to-{destination}"), self.world.providers
         plan_space_duplication(providers, self.world.manifest, Pair("1", destination), "s", queue, everything=True)
         processor, rows = DuplicationProcessor(providers, self.world.manifest), []
-        while leases := queue.lease(100, visibility=1000):
-            results = [processor.process(decode_task(lease.body), 1) for lease in leases]
-            self.world.manifest.writer.record([event for result in results for event in result.events])
-            queue.ack(leases)
-            rows += [result.summary.split()[0] for result in results]
+        with ThreadPoolExecutor(8) as pool:  # a server takes its time for each
+            while leases := queue.lease(100, visibility=1000):
+                tasks = [decode_task(lease.body) for lease in leases]
+                results = list(pool.map(lambda task: processor.process(task, 1), tasks))
+                self.world.manifest.writer.record([event for result in results for event in result.events])
+                queue.ack(leases)
+                rows += [result.summary.split()[0] for result in results]
         return rows
 
     def sweep(self, store: str) -> dict[str, CheckResult]:

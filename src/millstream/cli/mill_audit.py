@@ -51,13 +51,13 @@ def audit(
 def reconcile(settings: Settings, store: str | None, space: str | None, as_json: bool) -> int:
     """Compare what audited stores list with the audit log, and name every event that is missing.
 
-    Exit code 1 if there is any: somebody changed the store behind the back of the audit.
+    Exit code 1 if there is any: somebody changed the store behind the back of the audit; and if a store is away.
     """
-    found = 0
+    found, unlisted = 0, list[str]()
     with Node.open(settings) as node:
         process_audits(node)
-        for where in chosen_spaces(node, store, space, known=node.audit_log.spaces()):
-            if not isinstance(node.providers[where[0]], AuditedStore):
+        for where in chosen_spaces(node, store, space, known=node.audit_log.spaces(), unlisted=unlisted):
+            if where[0] in unlisted or not isinstance(node.providers[where[0]], AuditedStore):
                 continue
             for missing in missing_events(node.providers, node.audit_log, node.outbox, *where):
                 found += 1
@@ -66,7 +66,7 @@ def reconcile(settings: Settings, store: str | None, space: str | None, as_json:
                 else:
                     name = f"{missing.store}/{missing.space}/{missing.content_id}"
                     click.echo(f"{name}: no {missing.action.value}: {missing.reason}")
-    return 1 if found else 0
+    return 1 if found or unlisted else 0
 
 
 def process_audits(node: Node) -> None:

@@ -21,17 +21,18 @@ CONTENT_INDEX, AUDIT_LOG, BIT_LOG = "content-index", "audit-log", "bit-log"
 @click.argument("space", required=False)
 @data_options
 @json_option
-def rebuild(settings: Settings, table: str, store: str | None, space: str | None, as_json: bool) -> None:
+def rebuild(settings: Settings, table: str, store: str | None, space: str | None, as_json: bool) -> int:
     """Make a lost or damaged TABLE again, of all spaces or of those named.
 
     The content index comes from the audit log, or from what providers recorded where a store is not audited; the audit
     log gets an event for each item that it does not know; the bit log comes from the notes of the last checks. Nothing
-    is deleted, and nothing is taken for deleted.
+    is deleted, and nothing is taken for deleted. Exit code 1 if a store is away.
     """
+    unlisted = list[str]()
     with Node.open(settings) as node:
         process_audits(node)
-        for place in chosen_spaces(node, store, space, known={*node.audit_log.spaces(), *node.manifest.spaces()}):
-            rebuilt = _rebuild(node, table, *place)
+        for place in chosen_spaces(node, store, space, known=node.audit_log.spaces(), unlisted=unlisted):
+            rebuilt = None if place[0] in unlisted else _rebuild(node, table, *place)
             if rebuilt is None:
                 continue
             if as_json:
@@ -39,6 +40,7 @@ def rebuild(settings: Settings, table: str, store: str | None, space: str | None
             else:
                 click.echo(f"{rebuilt.store}/{rebuilt.space}: {rebuilt.written:,} of {rebuilt.looked_at:,} written")
         process_audits(node)
+    return 1 if unlisted else 0
 
 
 def _rebuild(node: Node, table: str, store: str, space: str) -> Rebuilt | None:

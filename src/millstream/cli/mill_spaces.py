@@ -20,10 +20,11 @@ def chosen_spaces(
     *,
     unlisted: list[str] | None = None,
 ) -> list[tuple[str, str]]:
-    """Every space of every configured store that is listed, or known to the manifest or otherwise; no system spaces.
+    """Every space of every store that is listed, or known to the manifest or otherwise; no system spaces.
 
     Of a store that cannot be listed only what is known is named, so that its reports say what is wrong; *unlisted* gets
-    the names of such stores.
+    the names of such stores. With it a store that is known and not configured counts as one, and its spaces are left
+    out.
     """
     if store is not None and store not in node.providers:
         raise UnknownStoreError(f"no store {store!r} is configured (there are: {', '.join(sorted(node.providers))})")
@@ -35,6 +36,11 @@ def chosen_spaces(
             click.echo(f"{name}: {error}", err=True)
             if unlisted is not None and store in (None, name):
                 unlisted.append(name)
+    if unlisted is not None:
+        for name in sorted({name for name, _ in known if name not in node.providers and store is None}):
+            click.echo(f"{name}: the manifest knows items in it, and no such store is configured", err=True)
+            unlisted.append(name)
+        known = {place for place in known if place[0] in node.providers}
     chosen = [w for w in sorted(known) if store in (None, w[0]) and space in (None, w[1]) and not is_system(w[1])]
     if not chosen:
         raise UnknownSpaceError("there is no such space to check, neither in a store nor in the manifest")

@@ -172,7 +172,8 @@ class Checker:
         if row is None or row.deleted or row.sha256 is None:
             return False
         replicas = self._manifest.replicas(row.space, row.content_id)
-        return any(r.store != row.store and not r.deleted and r.sha256 == row.sha256 for r in replicas)
+        others = [one for one in replicas if one.store != row.store and one.store in self._providers]
+        return any(not one.deleted and one.sha256 == row.sha256 for one in others)
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False):

@@ -27,6 +27,8 @@ GROUP = 1000
 LOOKED_AT = 10 * GROUP
 """Items that are looked at in one turn at most, where those that were checked lately are left out."""
 
+_GONE = "the manifest knows items in it, and it is not configured: they are not checked"
+
 
 class BitMorsel(AnyMorsel, frozen=True, kw_only=True):
     """A space to check. ``listed`` items up to ``marker`` are on the queue, since ``since`` (microseconds, UTC).
@@ -74,8 +76,11 @@ class BitNibbler:
 
     def morsels(self) -> Sequence[BitMorsel]:
         """Every space that a store lists or the manifest knows, but for those of the system."""
-        listed, self.unlisted = list_spaces(self._providers, self._manifest, self._providers)
+        listed, failures = list_spaces(self._providers, self._manifest, self._providers)
         known = {(store, space) for store, spaces in listed.items() for space in spaces} | set(self._manifest.spaces())
+        gone = sorted({store for store, _ in known if store not in self._providers})
+        known = {(store, space) for store, space in known if store in self._providers}
+        self.unlisted = [*failures, *(Failure(f"the spaces of store {store!r}", _GONE) for store in gone)]
         return [
             BitMorsel(store=store, space=space)
             for store, space in sorted(known)

@@ -64,7 +64,8 @@ class Repairer:
 
     def _plan(self, space: str, content_id: str) -> tuple[RepairPlan, Mapping[str, Copy]]:
         """The plan, and what was read, by store."""
-        rows = [row for row in self._manifest.replicas(space, content_id) if not row.deleted]
+        known = self._manifest.replicas(space, content_id)
+        rows = [row for row in known if not row.deleted and row.store in self._providers]
         sums = {row.sha256 for row in rows}
         if not rows:
             return _refusal("the manifest knows no copy of it, or only deleted ones"), {}
