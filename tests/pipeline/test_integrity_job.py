@@ -243,7 +243,26 @@ def test_bins_are_of_about_equal_bytes(spark: SparkSession, tmp_path: Path, copi
     sweep, _ = copies.sweep(spark, tmp_path / "jobs", bin_bytes=4 << 20)
     sizes = [sum(pq.read_table(path).column("size").to_pylist()) for path in sweep.facts.glob("*.parquet")]
     assert sorted(size >= 3 << 20 for size in sizes)[-3:] == [True] * 3
+    for path in sweep.facts.glob("*.parquet"):  # nothing waits behind what is large
+        own = pq.read_table(path).column("size").to_pylist()
+        assert own == sorted(own)
     assert max(sizes) < 4 << 20
+
+
+def test_all_tasks_of_a_sweep_together_ask_a_store_no_more_often_than_its_url_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store, count, rate = LocalStore(tmp_path / "store", create=True), 24, 24
+    store.create_space("docs")
+    for number in range(count):
+        store.put("docs", f"item-{number}", io.BytesIO(b"x"))
+    manifest = Manifest(sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)).rows()
+    stores = {"slow": f"{store.url}?requests={rate}"}
+    sweep = run_integrity(spark, tmp_path / "jobs", "run", stores, manifest, bin_bytes=12 << 16)
+    times = sorted(pq.read_table(sweep.facts)["checked_at"].to_pylist())
+    assert len(times) == count
+    requests = 2 * count - 2 * len(list(sweep.facts.glob("*.parquet")))  # the first of a task are free, and come before
+    assert times[-1] - times[0] >= 0.9 * 1_000_000 * requests / rate
 
 
 def test_a_finished_sweep_is_told_again_and_not_made_again(spark: SparkSession, tmp_path: Path, copies: Copies) -> None:

@@ -64,9 +64,73 @@ def test_batch_says_where_the_batches_are(
     assert "done before" in capfd.readouterr().out
 
 
-def test_a_log_that_is_not_there_ends_with_not_found(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["pipeline", "batch", "nothing", "--data", str(data)]) == 3
-    assert "there is no log 'nothing'" in capfd.readouterr().err
+@pytest.mark.parametrize(
+    "command",
+    [
+        "batch nothing",
+        "batch nothing --stream --output out --available-now",
+        "anchor nothing",
+        "anchor nothing --stream --output out --available-now",
+        "operations nothing --available-now",
+        "verify-batches nothing --batches out",
+    ],
+)
+def test_a_log_that_is_not_there_ends_with_not_found(
+    data: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert run(["pipeline", *command.split(), "--data", str(data)]) == 3
+    named = "out" if command.startswith("verify") else "nothing"
+    assert f"there is no log {named!r}" in one_line(capfd)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        ("ingest nowhere.jsonl --log in", 2, "there is no file or folder nowhere.jsonl"),
+        ("ingest . --log in", 2, "no .jsonl"),
+        ("integrity --older-than soon", 2, "soon"),
+        ("integrity --budget 0", 2, "budget"),
+        ("audit --peer .", 3, "there is no node"),
+    ],
+)
+def test_input_that_cannot_be_used_is_told_in_one_line(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    command: str, code: int, text: str,
+) -> None:  # fmt: skip
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    assert run(["pipeline", *command.split(), "--data", str(data)]) == code
+    assert text in one_line(capfd)
+
+
+@pytest.mark.parametrize("command", ["inventory", "statistics", "integrity", "duplication --dry-run"])
+def test_a_store_that_cannot_be_reached_is_told_and_ends_in_no_success(
+    data: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    config = data / "millstream.toml"
+    config.write_text(
+        f'[stores.primary]\nurl = "file://{data}/stores/primary"\n[stores.away]\nurl = "file:///nowhere/a"\n'
+    )
+    pair = [{"srcStoreId": "primary", "destStoreId": "away"}]
+    (data / "policies").mkdir()
+    (data / "policies" / "local-duplication-policy.json").write_text(
+        json.dumps({"spaceDuplicationStorePolicies": {"docs": pair}})
+    )
+    (data / "policies" / "duplication-accounts.json").write_text(json.dumps(["local"]))
+    assert run(["pipeline", *command.split(), "--data", str(data), "--config", str(config)]) != 0
+    told = capfd.readouterr()
+    assert "/nowhere/a" in told.out + told.err
+    assert "Traceback" not in told.err
+
+
+def one_line(capfd: pytest.CaptureFixture[str]) -> str:
+    """What was complained of: one line, or a hint of how the command is used and one line."""
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    complaint = told.strip().splitlines()[-1]
+    assert len(complaint) > 10
+    return complaint
 
 
 def test_integrity_finds_damage_keeps_reports_and_says_so_in_the_exit_code(

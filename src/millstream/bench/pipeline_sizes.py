@@ -58,15 +58,16 @@ def _of_records(folder: Path) -> Iterator[tuple[str, int]]:
         yield "the log, blocks as stored (SQLite, Zstandard)", sum(b.bytes for b in log.block_ranges(1, MESSAGES))
         with spark_session(folder / "spark", _options(events)) as spark:
             job = run_batch(spark, node.folder / "jobs", node.settings.log_url, "in", rules)
-        yield "shuffled: shares to shards, then batches into their order", _shuffled(events)
+            config = msgspec.to_builtins(rules)
+            anchor_history(job, "in", node.batch_writer, config, spark=spark, cas=node.cas_url)
+        yield "shuffled: shares to shards, batches into their order, plans of cuts", _shuffled(events)
         yield "output of `pipeline batch` (Parquet, with the message lines)", _held(job.data)
-        anchor_history(job, "in", node.batch_writer, msgspec.to_builtins(rules))
     yield (
         f"batch files and manifests (plain JSON lines; {MESSAGES / job.record.counts['batches']:.1f} messages a batch)",
-        (_held(folder / "node" / "cas")),
+        _held(folder / "node" / "cas"),
     )
     yield (
-        "`node.db` after anchoring, with the pages that the journal has freed",
+        "`node.db` after anchoring",
         ((folder / "node" / "node.db").stat().st_size),
     )
 
