@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import random
 import signal
@@ -13,12 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
 
-from millstream.core.clock import SystemClock, VirtualClock
+from millstream.core.clock import VirtualClock
 from millstream.settings import SettingsError, load_settings
 from millstream.stores import ItemInfo, LocalStore, MountedStore, StoreError, StoreUnavailableError, open_provider
 from millstream.stores.audit import AuditedStore, Outbox
@@ -26,6 +25,8 @@ from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.processes import BulkProcesses, pool
 from millstream.testing.store_content import ODD_IDS
 from millstream.testing.waiting import until
+
+Answer = TypeVar("Answer")
 
 SELF_AND_PIPES = """
 import sys, time
@@ -133,29 +134,30 @@ def test_they_leave_nothing_behind_when_they_are_closed(tmp_path: Path) -> None:
 
 
 def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_the_audit_says_which(
-    tmp_path: Path, size: str
+    tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, folder, halves = random.Random(5), tmp_path / "store", 0
+    monkeypatch.setattr(pool, "CHILD", "killed_child")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("DIES_AT", str(tmp_path / "dies at"))
+    folder, found = tmp_path / "store", set[int]()
     outbox = Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
-    for number in range(40 if size == "long" else 4):
-        space, items = f"s{number}", [new(f"{n}", draw.randbytes(3000)) for n in range(160)]
-        with started(2) as processes:
+    for step in range(0, 400, 9 if size == "long" else 55):  # a step before and after each of 200 renames
+        space, items = f"s{step}", [new(f"{n}", b"%d" % n * 99) for n in range(100)]
+        (tmp_path / "dies at").write_text(str(step))
+        with started(1) as processes:
             store = AuditedStore(LocalStore(folder, processes=processes), outbox, "1")
             store.create_space(space)
-            killer = threading.Thread(target=kill_at, args=(folder / space, draw.randrange(100), processes.pids))
-            killer.start()
-            with contextlib.suppress(StoreUnavailableError):
+            with pytest.raises(StoreUnavailableError, match="at 100 items of a local store was killed by SIGKILL"):
                 put(store, space, items)
-            killer.join()
             stored = {entry.content_id for entry in store.entries(space)}
-            halves += 0 < len(stored) < len(items)
+            found.add(len(stored))
             assert told_of(outbox, space) == sorted(stored) and outbox.open_intents(others=True) == []
             put(store, space, [item for item in items if item.content_id not in stored])
         assert told_of(outbox, space) == sorted(item.content_id for item in items)
         for item in items:
             assert store.info(space, item.content_id).checksum() == item.sha256
             assert (folder / space / item.content_id).read_bytes() == item.data
-    assert halves, "some were killed in the middle"
+    assert 0 in found and len(found) > 2, "some were killed in the middle"
 
 
 def put(store: AuditedStore, space: str, items: list[NewItem]) -> None:
@@ -168,18 +170,8 @@ def told_of(outbox: Outbox, space: str) -> list[str]:
     return sorted(e.content_id for e in outbox.events(limit=10**6) if e.space == space and e.content_id)
 
 
-def kill_at(folder: Path, least: int, pids: list[int]) -> None:
-    """Kill all *pids* when there are *least* items."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + 60
-    while len(list(folder.iterdir())) < least and clock.monotonic() < deadline:
-        pass  # the whole of it takes no longer than a wait
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-
-
-def kill_when_asked(processes: BulkProcesses, ask: Callable[[], object]) -> None:
-    """Let *ask* ask the only one of *processes*, which is killed before it answers."""
+def kill_when_asked(processes: BulkProcesses, ask: Callable[[], Answer]) -> Answer:
+    """What *ask* gives, which asks the only one of *processes*; that is killed before it answers."""
     until(lambda: len(processes.pids) == 1)
     (pid,) = processes.pids
     os.kill(pid, signal.SIGSTOP)
@@ -190,19 +182,29 @@ def kill_when_asked(processes: BulkProcesses, ask: Callable[[], object]) -> None
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(StoreUnavailableError, match="was killed by SIGKILL; try again"):
-        ask()
-    killer.join()
+    try:
+        return ask()
+    finally:
+        killer.join()
 
 
 def test_one_that_was_killed_at_its_work_is_said_so_and_replaced(
     store: LocalStore, processes: BulkProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        kill_when_asked(processes, lambda: store.bulk.infos("s", ["a", "b"]))
+    with pytest.raises(StoreUnavailableError, match="at 2 items of a local store was killed by SIGKILL; try again"):
+        kill_when_asked(processes, lambda: store.bulk.put("s", [new("a"), new("b")]))
     assert caplog.messages == ["a process for small files was killed by SIGKILL; another does its work"]
     until(lambda: len(processes.pids) == 1)
     assert isinstance(store.bulk.put("s", [new("a")])[0], ItemInfo)
+
+
+def test_what_one_was_to_read_when_it_was_killed_is_read_without_it(
+    store: LocalStore, processes: BulkProcesses
+) -> None:
+    store.bulk.put("s", [new("a")])
+    for act in ("infos", "read", "hashes"):
+        (answer,) = kill_when_asked(processes, lambda act=act: getattr(store.bulk, act)("s", ["a"]))
+        assert not isinstance(answer, StoreError)
 
 
 def test_one_that_was_killed_when_it_had_nothing_to_do_is_nobodys_error(
@@ -253,7 +255,7 @@ def test_where_none_can_be_started_it_goes_without_them(
             until(lambda: bool(caplog.records))
             assert isinstance(store.bulk.infos("s", ["a"])[0], StoreError)
         (record,) = caplog.records
-        assert "without processes of their own" in record.getMessage()
+        assert "without more processes of their own" in record.getMessage()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

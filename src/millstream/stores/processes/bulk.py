@@ -11,7 +11,7 @@ from millstream.stores.bulk import Bulk, NewItem
 from millstream.stores.hashing import Digests
 from millstream.stores.processes.pool import BulkProcesses
 from millstream.stores.processes.wire import Reply, Request
-from millstream.stores.protocol import ItemInfo, StoreError
+from millstream.stores.protocol import ItemInfo, StoreError, StoreUnavailableError
 
 Answer = TypeVar("Answer")
 Answers: TypeAlias = Sequence[Answer | StoreError]
@@ -27,7 +27,8 @@ class ProcessBulk:
     """The :class:`~millstream.stores.bulk.Bulk` of the local store in the folder *root*, done in *processes*, or by
     *own* where there is none.
 
-    A child that is killed at its work is a :class:`StoreUnavailableError`.
+    What a child was to look at or to read when it was killed is done by *own*; where it was to put something, that is a
+    :class:`StoreUnavailableError`: any part of it may be there.
     """
 
     def __init__(self, root: str, own: Bulk, processes: BulkProcesses) -> None:
@@ -35,32 +36,32 @@ class ProcessBulk:
 
     def infos(self, space: str, content_ids: Sequence[str]) -> Answers[ItemInfo]:
         request = Request("infos", self._root, space, ids=content_ids)
-        return self._ask(request, _infos, lambda: self._own.infos(space, content_ids))
+        return self._ask(request, _infos, lambda: self._own.infos(space, content_ids), again=True)
 
     def read(self, space: str, content_ids: Sequence[str]) -> Answers[bytes]:
         request = Request("read", self._root, space, ids=content_ids)
-        return self._ask(request, _bytes, lambda: self._own.read(space, content_ids))
+        return self._ask(request, _bytes, lambda: self._own.read(space, content_ids), again=True)
 
     def hashes(self, space: str, content_ids: Sequence[str]) -> Answers[Digests]:
         request = Request("hashes", self._root, space, ids=content_ids)
-        return self._ask(request, _digests, lambda: self._own.hashes(space, content_ids))
+        return self._ask(request, _digests, lambda: self._own.hashes(space, content_ids), again=True)
 
     def put(self, space: str, items: Sequence[NewItem]) -> Answers[ItemInfo]:
         request = Request("put", self._root, space, items=items)
         return self._ask(request, _infos, lambda: self._own.put(space, items))
 
     def _ask(
-        self,
-        request: Request,
-        decoder: msgspec.msgpack.Decoder[Any],
-        alone: Callable[[], Sequence[Answer | StoreError]],
-    ) -> Sequence[Answer | StoreError]:
+        self, request: Request, decoder: Decoder, alone: Callable[[], Answers[Answer]], *, again: bool = False
+    ) -> Answers[Answer]:
         items = len(request.ids) + len(request.items)
         try:
-            data = _encoder.encode(request)
+            found = self._processes.ask(_encoder.encode(request), items) if items else None
         except UnicodeEncodeError:  # an id that is none is said to be so by the store itself
             return alone()
-        found = self._processes.ask(data, items) if items else None
+        except StoreUnavailableError:
+            if not again:
+                raise
+            return alone()
         if found is None:
             return alone()
         reply: Reply[Answer] = decoder.decode(found)

@@ -24,6 +24,9 @@ WORTH = 4000
 LOSSES = 10
 """After so many children that were killed no more are started: something on this machine does not want them."""
 
+CHILD = "millstream.stores.processes.child"
+"""The program of a child."""
+
 _PIPE_BYTES = 1 << 20
 _PATIENCE = 10.0
 """Seconds that a child has to end in when it is told to."""
@@ -134,8 +137,8 @@ class BulkProcesses:
         while self._is_wanted():
             try:
                 child = Child()
-            except (OSError, StoreError) as error:
-                _log.warning("small files are done without processes of their own: %s", error)
+            except Exception as error:  # whatever it is, nobody is to wait for this thread in vain
+                _log.warning("small files are done without more processes of their own: %s", error)
                 self._losses = LOSSES
                 continue
             with self._changed:
@@ -167,7 +170,7 @@ class Child:
     where it cannot be started."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-P", "-m", "millstream.stores.processes.child", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", CHILD, str(os.getpid())]
         # In a session of its own: a Ctrl-C at the terminal is for the parent, who tells it when to end.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._requests, self._replies = (

@@ -1,0 +1,45 @@
+"""A process for small files that is killed at a step: the one that ``DIES_AT`` (a file) names, once.
+
+A step is every call that brings something onto the disk, or is about to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millstream.stores import drafts
+from millstream.stores.processes import child
+
+
+def stepping(act: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
+    """*act* with a step before and after it."""
+
+    def stepped(*args: Any, **named: Any) -> Any:
+        step()
+        answer = act(*args, **named)
+        step()
+        return answer
+
+    return stepped
+
+
+def main(file: Path) -> None:
+    left = itertools.count(int(file.read_text()), -1) if file.exists() else itertools.repeat(-1)
+
+    def step() -> None:
+        if next(left) == 0:
+            file.unlink()  # whoever comes next lives
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.rename = stepping(os.rename, step)
+    drafts.sync_whole = stepping(drafts.sync_whole, step)  # type: ignore[assignment]
+    child.main()
+
+
+if __name__ == "__main__":
+    main(Path(os.environ["DIES_AT"]))
