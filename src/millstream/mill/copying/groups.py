@@ -5,7 +5,6 @@ That is what nearly all tasks of a first copy and of a loop are. All else is lef
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -86,15 +85,16 @@ class _Group:
     def _copied(self, new: Mapping[str, ItemInfo]) -> dict[str, Event]:
         """The event of each of *new* that was copied, and is proven to be what the source's provider recorded.
 
-        They are held in memory.
+        They are held in memory. The destination hashes what it gets before any of it is in place, and refuses what is
+        not as promised.
         """
         read = self._providers.call(lambda: self._from.read(self._space, list(new)))
         items = [
             NewItem(name, data, sha256, info.mimetype, clean_properties(info.properties))
             for (name, info), data in zip(new.items(), read, strict=True)
-            if isinstance(data, bytes) and (sha256 := hashlib.sha256(data).hexdigest()) == info.checksum()
+            if isinstance(data, bytes) and (sha256 := info.checksum())
         ]
-        stored = self._to.put(self._space, items) if items else []
+        stored = self._providers.call(lambda: self._to.put(self._space, items)) if items else []
         return {
             item.content_id: self._event(one)
             for item, one in zip(items, stored, strict=True)

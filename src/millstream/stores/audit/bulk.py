@@ -75,22 +75,35 @@ class AuditedBulk:
     def _put(self, space: str, begun: Sequence[tuple[NewItem, Intent]]) -> dict[str, ItemInfo | StoreError]:
         if not begun:
             return {}
+        intents = [intent for _, intent in begun]
         try:
             answers = self._bulk.put(space, [item for item, _ in begun])
         except Exception:
-            self._settle([intent for _, intent in begun])
+            self._settle(space, intents)
             raise
-        pairs = list(zip((intent for _, intent in begun), answers, strict=True))
-        done = [
-            msgspec.structs.replace(i.event, sha256=info.checksum(), size=info.size, mimetype=info.mimetype)
-            for i, info in pairs
-            if isinstance(info, ItemInfo)
-        ]
-        self._audited.outbox.done_all(done)
-        self._settle([intent for intent, one in pairs if isinstance(one, StoreError)])
+        pairs = list(zip(intents, answers, strict=True))
+        self._audited.outbox.done_all([_described(i.event, one) for i, one in pairs if isinstance(one, ItemInfo)])
+        self._settle(space, [intent for intent, one in pairs if isinstance(one, StoreError)])
         return {intent.event.content_id: one for intent, one in pairs}
 
-    def _settle(self, intents: Sequence[Intent]) -> None:
-        for intent in intents:
-            with contextlib.suppress(StoreError):  # it stays open until the store answers
-                self._audited.settle(intent)
+    def _settle(self, space: str, intents: Sequence[Intent]) -> None:
+        """Look at the items, and write down which of *intents* happened; they stay open until the store answers."""
+        if not intents:
+            return
+        with contextlib.suppress(StoreError):
+            found = self._bulk.infos(space, [intent.event.content_id for intent in intents])
+            done, gone = list[AuditEvent](), list[int]()
+            for intent, one in zip(intents, found, strict=True):
+                if isinstance(one, ItemInfo) and one.checksum() == intent.event.sha256:
+                    done.append(_described(intent.event, one))
+                elif isinstance(one, ItemNotFoundError):
+                    gone.append(intent.event.number)
+                else:
+                    with contextlib.suppress(StoreError):
+                        self._audited.settle(intent)
+            self._audited.outbox.done_all(done)
+            self._audited.outbox.cancel(*gone)
+
+
+def _described(event: AuditEvent, info: ItemInfo) -> AuditEvent:
+    return msgspec.structs.replace(event, sha256=info.checksum(), size=info.size, mimetype=info.mimetype)

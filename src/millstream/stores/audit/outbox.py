@@ -138,11 +138,9 @@ class Outbox:
         if events:
             self._change_all([(event, _State.DONE) for event in events])
 
-    def cancel(self, number: int) -> None:
-        """The intended event of this number did not happen."""
-        intended = sa.delete(_outbox).where(_outbox.c.number == number, _outbox.c.state == _State.INTENDED)
-        with self._writing, self._engine.begin() as connection:
-            connection.execute(intended)
+    def cancel(self, *numbers: int) -> None:
+        """The intended events of these numbers did not happen."""
+        self._delete(numbers, _outbox.c.state == _State.INTENDED)
 
     def open_of(self, store: str, space: str, content_ids: Sequence[str]) -> set[str]:
         """Which of these items (some 1,000 at most) have a change of which it is not known whether it happened."""
@@ -216,12 +214,7 @@ class Outbox:
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Forget events that were processed."""
-        gone = list(numbers)
-        if gone:
-            with self._writing, self._engine.begin() as connection:
-                for start in range(0, len(gone), _CHUNK):
-                    some = _outbox.c.number.in_(gone[start : start + _CHUNK])
-                    connection.execute(sa.delete(_outbox).where(some))
+        self._delete(list(numbers))
 
     def pending(self, store: str, space: str, content_ids: Sequence[str] | None = None) -> set[str]:
         """The content ids of the space that have events, done or intended, which were not processed yet.
@@ -239,6 +232,14 @@ class Outbox:
         with self._engine.connect() as connection:
             found = connection.exec_driver_sql(_SETTLED, (store, space)).scalar()
             return int(found or 0)
+
+    def _delete(self, numbers: Sequence[int], *conditions: sa.ColumnElement[bool]) -> None:
+        if not numbers:
+            return
+        with self._writing, self._engine.begin() as connection:
+            for start in range(0, len(numbers), _CHUNK):
+                some = _outbox.c.number.in_(numbers[start : start + _CHUNK])
+                connection.execute(sa.delete(_outbox).where(some, *conditions))
 
     def _update(self, event: AuditEvent, state: _State) -> None:
         self._change((event, state))
