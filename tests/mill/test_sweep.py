@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from millstream.mill.checking.checker import BitCheckProcessor, Checked, Checker
 from millstream.mill.checking.sweep import check_space
 from millstream.mill.errors import UnknownStoreError
+from millstream.mill.joining import one_ahead
 from millstream.mill.place import Place
 from millstream.mill.reports.report import ReportResult
 from millstream.mill.working.tasks import BitCheck, BitError, QueueName, Repair
-from millstream.stores import LocalStore
+from millstream.stores import LocalStore, StoreUnavailableError
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.faulty_store import StoreWrapper, UnavailableStore, VanishingStore, truncates
@@ -177,3 +179,45 @@ def test_a_space_that_the_store_lost_altogether_is_found_from_the_manifest(world
 def test_a_store_that_is_not_configured_is_an_error(world: Any) -> None:
     with pytest.raises(UnknownStoreError):
         sweep(world, "9")
+
+
+def test_p9_what_was_listed_before_a_listing_broke_off_is_checked_and_written_down(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.mill.checking.sweep.GROUP", 2)
+    monkeypatch.setattr(world.providers.__class__, "entries", ending_after(4, world.providers.__class__.entries))
+    told: list[list[str]] = []
+    tally = sweep(world, on_checked=lambda some: told.append([one.result.content_id for one in some]))
+    assert (tally.result, tally.checked) == (ReportResult.INCOMPLETE, 4)
+    assert told == [["item 0", "item 1"], ["item 2", "item 3"]]
+    checked = [world.manifest.get("1", "s", f"item {n}").verified_at for n in range(5)]
+    assert checked == [world.clock.now()] * 4 + [None]
+
+
+def ending_after(count: int, entries: Callable[..., Any]) -> Callable[..., Any]:
+    """*entries* of a provider that does not answer any more after *count* of them."""
+
+    def ending(*asked: Any, **named: Any) -> Any:
+        yield from islice(entries(*asked, **named), count)
+        raise StoreUnavailableError("gone")
+
+    return ending
+
+
+def test_one_ahead_gives_everything_in_order_and_errors_last() -> None:
+    made: list[int] = []
+
+    def make(count: int, error: Exception | None = None) -> Any:
+        for number in range(count):
+            made.append(number)
+            yield number
+        if error:
+            raise error
+
+    ahead = one_ahead(make(3))
+    assert (next(ahead), made) == (0, [0, 1])
+    assert list(ahead) == [1, 2] and list(one_ahead(make(0))) == []
+    broken, got = one_ahead(make(2, ValueError("late"))), []
+    with pytest.raises(ValueError, match="late"):
+        got.extend(iter(lambda: next(broken), None))
+    assert got == [0, 1]

@@ -1,4 +1,4 @@
-"""The full outer join of sorted streams, listings and manifest rows, in bounded memory."""
+"""Streams of listings and manifest rows in bounded memory: their full outer join, in groups, one ahead."""
 
 from __future__ import annotations
 
@@ -57,3 +57,18 @@ def groups(values: Iterable[Value], size: int) -> Iterator[list[Value]]:
     """*values* in lists of at most *size*."""
     iterator = iter(values)
     return iter(lambda: list(islice(iterator, size)), [])
+
+
+def one_ahead(values: Iterable[Value]) -> Iterator[Value]:
+    """*values*, each of them when the next has been made; an error comes after all that was made before it."""
+    waiting: list[Value] = []
+    broken: Exception | None = None
+    try:
+        for value in values:
+            yield from waiting
+            waiting = [value]
+    except Exception as error:
+        broken = error
+    yield from waiting
+    if broken is not None:
+        raise broken

@@ -1,15 +1,19 @@
-"""The integrity sweep of one space without Spark: list, compare with the manifest, read every byte."""
+"""The integrity sweep of one space without Spark: list, compare with the manifest, read every byte.
+
+While a group of items is compared, the next is being read, and the one before written down.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
+from typing import NamedTuple
 
 from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.checking.check_writer import CheckWriter
-from millstream.mill.checking.checker import Checked, Checker
-from millstream.mill.joining import groups, outer_join
+from millstream.mill.checking.checker import Checked, Checker, Seen
+from millstream.mill.joining import groups, one_ahead, outer_join
 from millstream.mill.manifest import Manifest, ManifestRow
 from millstream.mill.place import Place
 from millstream.mill.providers import Providers
@@ -43,36 +47,54 @@ def check_space(
     listing went through to its end. Raises :class:`UnknownStoreError`.
     """
     checker, tally = checker or Checker(providers, manifest), SpaceTally()
-    writer = writer or CheckWriter(manifest)
-    with ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool:
+    write = (writer or CheckWriter(manifest)).write
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="mill-check") as pool,
+        ThreadPoolExecutor(1, thread_name_prefix="mill-check-writer") as recorder,
+    ):
         try:
-            for group in groups(items_to_check(providers, manifest, store, space), GROUP):
-                checked = _check_group(pool, checker, store, space, group)
-                results = [one.result for one in checked]
-                writer.write(results)
-                tally.add(results)
+            looked_at = (
+                _look_at(pool, checker, store, space, items)
+                for items in groups(items_to_check(providers, manifest, store, space), GROUP)
+            )
+            checked = (_check_group(pool, checker, store, space, group) for group in one_ahead(looked_at))
+            written = ((some, recorder.submit(write, [one.result for one in some])) for some in checked)
+            for some, writing in one_ahead(written):
+                writing.result()
+                tally.add([one.result for one in some])
                 if on_checked is not None:
-                    on_checked(checked)
+                    on_checked(some)
         except StoreError as error:
             tally.fail(f"the listing broke off: {error}")
     return tally
 
 
-def _check_group(
-    pool: ThreadPoolExecutor, checker: Checker, store: str, space: str, group: Sequence[tuple[str, ManifestRow | None]]
-) -> list[Checked]:
-    """Check the items of *group*: those that can be are looked at and read many at a time, the others one by one."""
-    names = [name for name, _ in group]
-    parts = pool.map(lambda part: checker.observe_many(store, space, part), list(groups(names, _TOGETHER)))
+class _Group(NamedTuple):
+    """Items to check, and what threads are seeing of them, as far as they can be looked at and read together."""
+
+    items: Sequence[tuple[str, ManifestRow | None]]
+    parts: Sequence[Future[Sequence[Seen | None]]]
+
+
+def _look_at(
+    pool: ThreadPoolExecutor, checker: Checker, store: str, space: str, items: Sequence[tuple[str, ManifestRow | None]]
+) -> _Group:
+    names = [name for name, _ in items]
+    return _Group(items, [pool.submit(checker.observe_many, store, space, some) for some in groups(names, _TOGETHER)])
+
+
+def _check_group(pool: ThreadPoolExecutor, checker: Checker, store: str, space: str, group: _Group) -> list[Checked]:
+    """Check the items of *group*; those that could not be looked at together, one by one."""
+    names = [name for name, _ in group.items]
     audit = checker.audit_sums(store, space, names)
-    seen = dict(zip(names, chain.from_iterable(parts), strict=True))
+    seen = dict(zip(names, chain.from_iterable(part.result() for part in group.parts), strict=True))
 
     def check(item: tuple[str, ManifestRow | None]) -> Checked:
         name, row = item
         return checker.sweep(Place(store, space, name), row, audit[name], seen=seen[name])
 
-    alone = pool.map(check, [item for item in group if seen[item[0]] is None])
-    return [check(item) if seen[item[0]] is not None else next(alone) for item in group]
+    alone = pool.map(check, [item for item in group.items if seen[item[0]] is None])
+    return [check(item) if seen[item[0]] is not None else next(alone) for item in group.items]
 
 
 def items_to_check(
