@@ -193,10 +193,11 @@ def manage(world: Any, processor: Any, names: list[str], **more: Any) -> Any:
 
 
 def test_groups_grow_while_all_of_them_is_done_together(new_world: Callable[..., Any]) -> None:
-    world, names = new_world(), [f"{n:03}" for n in range(600)]
+    world, names = new_world(), [f"{n:04}" for n in range(2000)]
     processor = Grouping(*names)
-    assert manage(world, processor, names).done == 600
-    assert [len(group) for group in processor.groups] == [TAKE, TAKE * GROWTH, TOGETHER, TOGETHER, TOGETHER, 70]
+    assert manage(world, processor, names).done == 2000
+    assert [len(group) for group in processor.groups] == [TAKE, 40, 160, TOGETHER, TOGETHER, 510]
+    assert TAKE * GROWTH == 40
     assert (sorted(chain.from_iterable(processor.groups)), processor.alone) == (names, [])
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ TAKE = 10
 RESERVE = 4
 """Tasks taken for each thread, so that none waits for a commit of the queue."""
 
-TOGETHER = 160
+TOGETHER = 640
 """The most tasks that one thread does together; with more of them syncs and transactions cost hardly less a task."""
 
 GROWTH = 4
@@ -106,7 +107,7 @@ class WorkerManager:
         self._stopping = self._woken = False
         self._jobs: list[Job] = []
         self._takes = 0
-        self._together = TAKE
+        self._together: dict[WorkQueue, int] = {}
         self._settler = Settler(sink, metrics or NoMetrics(), settings.transient_first)
 
     @property
@@ -182,7 +183,7 @@ class WorkerManager:
         reserve = RESERVE * self._settings.threads
         while True:
             running = [job.weight for job in self._jobs if job.finished_at is None]
-            if sum(running) >= reserve or len(self._jobs) - len(running) >= self._settings.group:
+            if math.fsum(running) >= reserve or len(self._jobs) - len(running) >= self._settings.group:
                 break
             jobs = self._gather()
             if not jobs:
@@ -192,16 +193,16 @@ class WorkerManager:
         return taken
 
     def _gather(self) -> list[Job]:
-        """A take of the first queue that has any, and where all of it is done together a group's worth more.
+        """A take of the first queue that has any, or as much as one thread does together of its tasks.
 
-        How many tasks become one group grows with each group that was done as one, and falls back to a take with one
-        that was not: of tasks that take long no manager has more than it works on, so that others get some, too.
+        How many tasks of a queue become one group grows with each group that was done as one, and falls back to a take
+        with one that was not: of tasks that take long no manager has more than it works on, so that others get some,
+        too.
         """
         for queue in self._order():
-            jobs = self._lease(queue, TAKE)
-            if len(jobs) == TAKE < self._together and all(job.grouped for job in jobs):
-                jobs += self._lease(queue, self._together - TAKE)
-            if jobs:
+            if jobs := self._lease(queue, self._together.get(queue, TAKE)):
+                if not all(job.grouped for job in jobs):
+                    self._together[queue] = TAKE
                 return jobs
         return []
 
@@ -256,7 +257,9 @@ class WorkerManager:
             else:
                 job.result = result
                 done.append(job)
-        self._together = min(GROWTH * self._together, TOGETHER) if len(done) == len(jobs) else TAKE
+        queue = jobs[0].queue
+        grown = min(GROWTH * self._together.get(queue, TAKE), TOGETHER)
+        self._together[queue] = grown if len(done) == len(jobs) else TAKE
         self._finished(done)
         for job in alone:
             with contextlib.suppress(RuntimeError):  # the manager has failed meanwhile, and given everything back
