@@ -38,10 +38,14 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
-    """A batch as it lies in a batch file, from byte ``offset`` on for ``size`` bytes; lines without newlines."""
+    """A batch as it lies in a batch file, from byte ``offset`` on for ``size`` bytes.
+
+    ``text`` are its message lines as they stand there, ``lines`` the same without their newlines.
+    """
 
     header: BatchHeader
     header_line: bytes
+    text: bytes
     lines: Sequence[bytes]
     offset: int
     size: int
@@ -101,7 +105,8 @@ def split_batches(data: bytes) -> Iterator[StoredBatch]:
             name = header.batch[:80]
             raise BatchFormatError(f"batch {name!r} counts {header.count} messages, but {len(own)} lines follow")
         size = len(lines[at]) + 1 + sum(map(len, own)) + len(own)
-        yield StoredBatch(header, lines[at], own, offset, size)
+        text = data[offset + len(lines[at]) + 1 : offset + size]
+        yield StoredBatch(header, lines[at], text, own, offset, size)
         at, offset = at + 1 + header.count, offset + size
 
 
@@ -110,15 +115,15 @@ def message_ids(batch: StoredBatch) -> list[int]:
 
     Raises :class:`BatchFormatError`.
     """
-    if merkle_root([leaf_hash(line) for line in batch.lines]).hex() != batch.header.root:
+    if merkle_root(list(map(leaf_hash, batch.lines))).hex() != batch.header.root:
         raise BatchFormatError(f"the messages of batch {batch.header.batch[:80]!r} are not those under its Merkle root")
-    ids = plain_ids(b"\n".join(batch.lines) + b"\n")
+    ids = plain_ids(batch.text)
     return [decode_message(line).id for line in batch.lines] if ids is None else ids
 
 
 def checked_batch(batch: EncodedBatch) -> EncodedBatch:
     """*batch*, after a check that its lines and ids are what its header says. Raises :class:`BatchFormatError`."""
-    stored = StoredBatch(batch.header, batch.header_line, _lines(batch.lines), 0, len(batch.lines))
+    stored = StoredBatch(batch.header, batch.header_line, batch.lines, _lines(batch.lines), 0, len(batch.lines))
     decode_header(stored.header_line)
     if len(stored.lines) != batch.header.count or tuple(message_ids(stored)) != tuple(batch.ids):
         raise BatchFormatError(f"batch {batch.batch[:80]!r} does not hold the messages that its header and ids say")

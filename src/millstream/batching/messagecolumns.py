@@ -18,6 +18,9 @@ DIGESTS = pa.binary(32)
 
 _HEX = 64
 
+_BEGUN = hashlib.sha256()
+"""A copy of a hash that has begun takes half the time of a new one: OpenSSL looks each new one up by its name."""
+
 
 def event_columns(messages: pa.RecordBatch) -> pa.Table:
     """*messages* (:data:`COLUMNS`) as events (``EVENT_SCHEMA``)."""
@@ -30,9 +33,15 @@ def packed_columns(messages: pa.RecordBatch) -> dict[str, Any]:
     """The columns of *messages* as events, the digests not yet written out (:data:`DIGESTS`)."""
     body = messages.column("body")
     columns = {name: messages.column(name) for name in ("source", "event_time", "received_at", "id")}
-    digests = pa.array([hashlib.sha256(value).digest() for value in body.to_pylist()], DIGESTS)
+    digests = pa.array(list(map(_digest, body.to_pylist())), DIGESTS)
     size = pc.binary_length(body).cast(pa.int64())
     return {**columns, "key": _keys(messages, digests), "digest": digests, "size": size}
+
+
+def _digest(body: bytes) -> bytes:
+    digest = _BEGUN.copy()
+    digest.update(body)
+    return digest.digest()
 
 
 def _keys(messages: pa.RecordBatch, digests: Any) -> Any:

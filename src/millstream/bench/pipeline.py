@@ -70,7 +70,9 @@ def comparisons(
         if "read" in wanted:
             for backend in stores:
                 with _place(backend, folder) as url:
-                    yield _warmed(work.read(backend, url, [READ[size] * step for step in STEPS[size]]))
+                    steps = STEPS[size]
+                    reading = work.read(backend, url, [READ[size] * step for step in steps])
+                    yield _warmed(reading, *range(len(steps) - 1, len(reading.contenders), len(steps)))
         if "ingest" in wanted:
             yield _warmed(work.ingest(counts))
         if "anchor" in wanted:
@@ -87,7 +89,8 @@ class Work:
 
     def __init__(self, spark: SparkSession, folder: Path, clock: Clock, cores: int) -> None:
         self._spark, self._folder, self._clock = spark, folder, clock
-        self._where = f"all processes on {cores} cores, after a run of the smallest"
+        self._cores = f"all processes on {cores} cores"
+        self._where = f"{self._cores}, after a run of the smallest"
         self._url = f"sqlite:///{folder / 'log.db'}"
         self._turns = itertools.count()
 
@@ -104,8 +107,9 @@ class Work:
             title=f"Reading a log of {backend} as a DataFrame",
             unit="messages/s",
             conditions=(
-                f"bodies of {_BODY} bytes, blocks in {backend}; {self._where}. The lengths of the bodies are added up, "
-                "so that each crosses to Spark; grouping takes source and event time alone"
+                f"bodies of {_BODY} bytes, blocks in {backend}; {self._cores}, after each query on the largest "
+                "log, since Java compiles a query while it runs. The lengths of the bodies are added up, so that each "
+                "crosses to Spark; grouping takes source and event time alone"
             ),
             contenders=[
                 Contender(f"{name}, {count:,}", functools.partial(run, url, count))
@@ -276,9 +280,10 @@ class Work:
         ended += [self._clock.monotonic() - began, cpu_seconds() - spent]
 
 
-def _warmed(comparison: Comparison, which: int = 0) -> Comparison:
-    """*comparison*, after one of its runs that does not count: a first run in a session pays for Java's compiler."""
-    comparison.contenders[which].run()
+def _warmed(comparison: Comparison, *which: int) -> Comparison:
+    """*comparison*, after runs that do not count, the first of it if not *which*: they pay for Java's compiler."""
+    for number in which or (0,):
+        comparison.contenders[number].run()
     return comparison
 
 
