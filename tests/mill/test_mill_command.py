@@ -15,7 +15,7 @@ import pytest
 
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
-from millstream.stores import LocalStore
+from millstream.stores import LocalStore, StoreError
 from millstream.testing.damage import flip_bit, remove
 
 Run = Callable[..., tuple[int, list[Any]]]
@@ -173,6 +173,28 @@ def test_p9_a_store_of_which_nothing_is_known_and_nothing_can_be_listed_is_no_su
     config.write_text(f'{config.read_text()}[stores.new]\nurl = "file://{data}/never-made"\n')
     assert mill("check", "--store", "one")[0] == 0
     assert mill("check")[0] == 1
+
+
+def test_a_space_that_cannot_be_listed_keeps_no_other_from_being_copied(
+    data: Path, mill: Run, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    source = local(data, "one")
+    source.create_space("t")
+    source.put("t", "item", io.BytesIO(b"body"))
+    listed = LocalStore.entries
+
+    def entries(self: LocalStore, space: str, **part: Any) -> Any:
+        if space == "s":
+            raise StoreError("the disk under 's' cannot be read")
+        return listed(self, space, **part)
+
+    monkeypatch.setattr(LocalStore, "entries", entries)
+    assert run(["mill", "duplicate", "--data", str(data)]) == 1
+    printed = capsysbinary.readouterr()
+    assert "s one → two: the disk under 's' cannot be read" in printed.err.decode()
+    assert "t one → two: 1 to copy" in printed.out.decode()
+    monkeypatch.undo()
+    assert [local(data, "three").has_space(space) for space in ("s", "t")] == [False, True]
 
 
 def test_a_store_that_is_not_configured_any_more_hinders_neither_checks_nor_repairs_and_is_told_of(

@@ -16,6 +16,7 @@ from millstream.mill.forgetting import forget_items
 from millstream.mill.working.tasks import QueueName
 from millstream.node import Node
 from millstream.settings import Settings
+from millstream.stores import StoreError
 
 
 @click.command()
@@ -29,10 +30,10 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
     """Copy by policy what differs, until nothing is left to do.
 
     A space of which too much would be deleted or replaced is held as a whole (see `millstream mill approve`). A store
-    that cannot be listed keeps no other from being copied. Exit code 1 if a task died or a store could not be listed, 5
-    if a space is held.
+    or a space that cannot be listed keeps no other from being copied. Exit code 1 if a task died or one of them could
+    not be listed, 5 if a space is held.
     """
-    dead = held = 0
+    dead = held = failed = 0
     unlisted = dict[str, str]()
     with Node.open(settings) as node:
         if not node.policies.found:
@@ -43,19 +44,24 @@ def duplicate(settings: Settings, space: str | None, everything: bool, dry_run: 
         for pairs in rounds:
             queue = None if dry_run else node.queue(QueueName.DUPLICATION_LOW)
             for pair, name in pairs:
-                with progress_bar() as progress:
-                    progress.add_task(f"comparing {name} {pair}", total=None)
-                    plan = plan_space_duplication(
-                        node.providers, node.manifest, pair, name, queue, everything=everything, record=not dry_run,
-                        brake=node.brake,
-                    )  # fmt: skip
+                try:
+                    with progress_bar() as progress:
+                        progress.add_task(f"comparing {name} {pair}", total=None)
+                        plan = plan_space_duplication(
+                            node.providers, node.manifest, pair, name, queue, everything=everything,
+                            record=not dry_run, brake=node.brake,
+                        )  # fmt: skip
+                except StoreError as error:
+                    click.echo(f"{name} {pair}: {error}", err=True)
+                    failed += 1
+                    continue
                 print_plan(plan, as_json)
                 held += plan.hold is not None
             if not dry_run:
                 tally = work_off(node, QueueName.DUPLICATION_HIGH, QueueName.DUPLICATION_LOW)
                 print_tally(tally, as_json)
                 dead += tally.dead
-    return 1 if dead or unlisted else HELD if held else 0
+    return 1 if dead or failed or unlisted else HELD if held else 0
 
 
 @click.command()
