@@ -16,13 +16,13 @@ from millstream.mill.copying.brake import Brake
 from millstream.mill.copying.differences import Difference, differences
 from millstream.mill.copying.duplicator import DuplicationProcessor
 from millstream.mill.copying.recorder import record_space
-from millstream.mill.errors import UnknownStoreError
+from millstream.mill.errors import NoAnswerError, UnknownStoreError
 from millstream.mill.forgetting import NotDeletedError, forget_items
 from millstream.mill.looping.loop import Outcome
 from millstream.mill.manifest import CheckResult, Event
 from millstream.mill.place import Place
 from millstream.mill.policies.policy import Policy
-from millstream.mill.policies.repository import Policies
+from millstream.mill.policies.repository import Policies, PolicyRepository
 from millstream.mill.repairing.repair_log import RepairLog
 from millstream.mill.repairing.repairer import Repairer, RepairProcessor
 from millstream.mill.reports.folder import ReportFolder
@@ -106,6 +106,18 @@ def test_p8_a_task_from_before_a_policy_changed_deletes_and_copies_nothing(world
     assert processor.process(Duplicate("1", "3", "s", "new"), 1).events == ()
     assert world.has(Place("3", "s", "old")) and not world.has(Place("3", "s", "new"))
     assert processor.process(Duplicate("1", "2", "s", "old"), 1).summary.startswith("D19")
+
+
+def test_p8_a_task_waits_for_policies_that_cannot_be_found(world: Any, tmp_path: Path) -> None:
+    world.put(Place("1", "s", "new"))
+    task, policies = Duplicate("1", "2", "s", "new"), PolicyRepository.in_folder(tmp_path).load
+    processor = DuplicationProcessor(world.providers, world.manifest, policies=policies)
+    for act in (lambda: processor.process(task, 1), lambda: processor.process_group([task] * 2)):
+        with pytest.raises(NoAnswerError, match=r"no duplication-accounts\.json .* \('s' 1 → 2 waits for them"):
+            act()
+    (tmp_path / "duplication-accounts.json").write_text("[]")
+    assert processor.process(task, 1).summary == "nothing: no policy asks for 's' 1 → 2 any more"
+    assert not world.has(Place("2", "s", "new"))
 
 
 def test_two_producers_and_workers_at_once_delete_no_more_than_one_budget(world: Any, tmp_path: Path) -> None:
