@@ -91,6 +91,16 @@ def test_an_approval_is_good_for_what_was_approved_and_not_for_more(world: Any) 
     assert held.check(msgspec.structs.replace(plan(deletes=50), space="another")) is not None
 
 
+def test_p8_an_approval_takes_the_place_of_the_one_before_and_does_not_come_on_top(world: Any) -> None:
+    held = brake(world)
+    for deletes in (50, 70):
+        assert held.check(plan(deletes=deletes, replaced=30)) is not None
+        held.approve()
+    assert held.check(plan(deletes=80, replaced=50)) is None  # those and the budgets
+    assert held.check(plan(deletes=81)) is not None
+    assert held.check(plan(replaced=51)) is not None
+
+
 def test_an_approval_ends(world: Any) -> None:
     held = brake(world)
     held.check(plan(deletes=50))

@@ -201,7 +201,8 @@ class Brake:
     def approve(self, numbers: Sequence[int] | None = None) -> Sequence[Hold]:
         """Approve what is held under *numbers*, or everything; what was approved.
 
-        Raises :class:`UnknownHoldError` for a number that nothing waits under, and approves none then.
+        What was approved before of the same space, and not used yet, is a part of what is shown now, and does not come
+        on top. Raises :class:`UnknownHoldError` for a number that nothing waits under, and approves none then.
         """
 
         def transaction(connection: sa.Connection, now: int) -> Sequence[Hold]:
@@ -211,6 +212,8 @@ class Brake:
                 if number not in waiting:
                     raise UnknownHoldError(f"nothing is held under the number {number}: see `millstream mill approve`")
             chosen = list(waiting) if numbers is None else list(dict.fromkeys(numbers))
+            for number in chosen:
+                _supersede(connection, waiting[number], now)
             given = {"approved_at": now, "expires_at": now + self._budgets.approval}
             connection.execute(sa.update(_holds).where(_holds.c.number.in_(chosen)).values(given))
             return [msgspec.structs.replace(waiting[number], **given) for number in chosen]
@@ -280,6 +283,14 @@ def _waiting(pair: Pair, space: str) -> sa.ColumnElement[bool]:
 def _active(pair: Pair, space: str, now: int) -> sa.ColumnElement[bool]:
     """Approved, and the approval is still good."""
     return sa.and_(_place(pair, space), _holds.c.expires_at > now)
+
+
+def _supersede(connection: sa.Connection, hold: Hold, now: int) -> None:
+    """Take back what earlier approvals of the place of *hold* have left of the kinds that it counts."""
+    for kind in ("deletes", "changes"):
+        if getattr(hold, kind):
+            used = sa.update(_holds).where(_active(hold.pair, hold.space, now)).values({kind: _holds.c[f"used_{kind}"]})
+            connection.execute(used)
 
 
 def _use(connection: sa.Connection, which: sa.ColumnElement[bool], kind: Kind, number: int) -> bool:
