@@ -22,6 +22,7 @@ from millstream.mill.manifest import Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.node import Node
 from millstream.pipeline.failures import explained
+from millstream.pipeline.joblines import kept_in
 from millstream.pipeline.jobs.anchor import anchor_history
 from millstream.pipeline.jobs.audit import audit_anchors, audit_identifiers
 from millstream.pipeline.jobs.batch import run_batch
@@ -57,6 +58,7 @@ def main(folder: Path, seed: int) -> None:
         spark_session(folder / "work", options) as spark,
         Node.open(settings_of(folder)) as node,
         explained("road"),
+        kept_in(folder / "jobs.jsonl"),
     ):
         told = take_messages(spark, node, folder) | take_content(spark, folder)
         audit_anchors(spark, folder / "jobs", node.ledger, node.cas_url, index=node.observer.index)

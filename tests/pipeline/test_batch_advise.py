@@ -16,6 +16,7 @@ from millstream.cli.main import run
 from millstream.core.message import Message
 from millstream.node import Node
 from millstream.pipeline.errors import PipelineInputError
+from millstream.pipeline.joblines import kept_in
 from millstream.pipeline.jobs.advise import try_rules
 
 if TYPE_CHECKING:
@@ -28,13 +29,16 @@ WriteLog = Callable[..., list[Message]]
 
 
 def test_every_set_of_rules_gets_the_figures_of_a_batcher(
-    spark: SparkSession, log_url: str, untidy: Untidy, write_log: WriteLog
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
 ) -> None:
     messages = write_log(log_url, "untidy", untidy(1, 800, sources=20))
     choices = [
         BatchConfig(window, 20, late=late, grace=grace) for window, late, grace in [(5, None, None), (50, "side", 60)]
     ]
-    tried = try_rules(spark, log_url, "untidy", choices)
+    with kept_in(tmp_path / "jobs.jsonl"):
+        tried = try_rules(spark, log_url, "untidy", choices)
+    (line,) = map(json.loads, (tmp_path / "jobs.jsonl").read_text().splitlines())
+    assert (line["job"], line["rows_in"], line["rows_out"]) == ("batch-advise", len(messages), len(choices))
     assert (tried.first_id, tried.last_id) == (1, len(messages))
     for config, figures in zip(choices, tried.figures, strict=True):
         batcher = Batcher.of(config)

@@ -55,6 +55,12 @@ MARKS: Sequence[Callable[[Path, int], bool]] = [
 ]
 """Where the driver is killed, as a function of the folder and the number of messages: as each of these comes true."""
 
+JOBS = {
+    "batch", "anchor", "verify-batches", "inventory", "duplication", "copies", "changes", "statistics", "integrity",
+    "report", "audit", "audit-identifiers",
+}  # fmt: skip
+"""The jobs of the road, by the names in their lines."""
+
 CI_MARKS = MARKS[7:8]
 """Each takes a Java machine of its own."""
 
@@ -108,6 +114,9 @@ def test_p6_jobs_whose_tasks_and_drivers_die_give_what_plain_models_give(
     counts = audit["counts"]
     assert (counts["batches"], counts["messages"], counts["findings"]) == (len(batches), sum(batches.values()), 0)
     assert told["identifiers"] == operations | {"findings": 0}
+    lines = [msgspec.json.decode(line) for line in (tmp_path / "jobs.jsonl").read_bytes().splitlines()]
+    assert {line["job"] for line in lines} >= JOBS
+    assert all({"rows_in", "rows_out", "bytes", "seconds"} <= line.keys() for line in lines)
 
 
 def check_messages(settings: Settings, messages: Sequence[Message], batches: Mapping[str, int]) -> None:

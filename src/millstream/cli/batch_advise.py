@@ -14,6 +14,7 @@ from rich.table import Table
 from millstream.batching import BatchConfig, Late
 from millstream.batching.advice import SLACK, Figures, recommend
 from millstream.cli.common import json_option, print_json, store_options
+from millstream.cli.pipeline_progress import shown
 from millstream.core.amounts import parse_duration
 from millstream.core.clock import MICROSECONDS
 from millstream.node import Node
@@ -77,7 +78,7 @@ def advise_command(
             _policies(policies),
             _time(grace) if grace else None,
         )
-        with node.spark() as spark:
+        with node.spark() as spark, shown(spark, "batch advise"):
             tried = try_rules(spark, settings.log_url, log, choices, last_id=last_id, clock=node.clock)
     best = recommend(tried.figures, late_share)
     if as_json:

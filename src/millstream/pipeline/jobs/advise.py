@@ -16,6 +16,7 @@ from millstream.batching.columns import FARTHEST
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.failures import explained
+from millstream.pipeline.jobs.folder import JobRecord, log_record
 from millstream.pipeline.jobs.history import share_range
 from millstream.pipeline.jobs.hotsources import Gaps
 from millstream.pipeline.jobs.ranges import LogRange, plan_range
@@ -60,7 +61,10 @@ def try_rules(
     wanted = plan_range(store_url, log, first_id, last_id, clock)
     with explained("batch advise"):
         figures = _try(spark, store_url, wanted, choices)
-    return Tried(log, wanted.first_id, wanted.last_id, figures, round(clock.monotonic() - began, 3))
+    seconds = round(clock.monotonic() - began, 3)
+    inputs = {"log": log, "first_id": wanted.first_id, "last_id": wanted.last_id}
+    log_record(JobRecord("batch-advise", inputs, wanted.count, len(choices), 0, seconds))
+    return Tried(log, wanted.first_id, wanted.last_id, figures, seconds)
 
 
 def _try(spark: SparkSession, store_url: str, wanted: LogRange, choices: Sequence[BatchConfig]) -> tuple[Figures, ...]:
