@@ -227,16 +227,18 @@ def test_what_another_process_is_changing_is_busy_until_it_is_settled(tmp_path: 
     assert [event.content_id for event in events(alive.outbox)] == ["", "b", "a"]
 
 
-def test_p8_a_delete_that_was_cut_short_is_not_invented_while_the_disk_is_not_mounted(tmp_path: Path) -> None:
+def test_p8_what_was_cut_short_is_neither_invented_nor_lost_while_the_disk_is_not_mounted(tmp_path: Path) -> None:
     folder, database = tmp_path / "disk", engine(tmp_path)
     inner = LocalStore(folder)
     dead = AuditedStore(inner, Outbox(database, VirtualClock()), "1")
     dead.create_space("s")
     before = [dead.put("s", name, io.BytesIO(b"grain")) for name in ("kept", "gone")]
+    said = ("n/a", 0, "local", "1", "file", "s")
     for info in before:  # it died before the first delete, and after the second
-        gone = AuditEvent(AuditAction.DELETE_CONTENT, "n/a", 0, "local", "1", "file", "s", info.content_id)
-        dead.outbox.begin(gone, item=info)
+        dead.outbox.begin(AuditEvent(AuditAction.DELETE_CONTENT, *said, info.content_id), item=info)
     inner.delete("s", "gone")
+    dead.outbox.begin(AuditEvent(AuditAction.ADD_CONTENT, *said, "new", sha256=sha256(b"grain")))
+    inner.put("s", "new", io.BytesIO(b"grain"))
     away = folder.rename(tmp_path / "away")
     folder.mkdir()
     alive = AuditedStore(LocalStore(folder), Outbox(database, VirtualClock()), "1")
@@ -244,8 +246,11 @@ def test_p8_a_delete_that_was_cut_short_is_not_invented_while_the_disk_is_not_mo
         alive.recover()
     folder.rmdir()
     away.rename(folder)
-    assert AuditedStore(LocalStore(folder), alive.outbox, "1").recover() == 2
-    assert [event.content_id for event in events(alive.outbox) if event.action == "DELETE_CONTENT"] == ["gone"]
+    assert AuditedStore(LocalStore(folder), alive.outbox, "1").recover() == 3
+    assert [(event.action, event.content_id) for event in events(alive.outbox)][3:] == [
+        (AuditAction.DELETE_CONTENT, "gone"),
+        (AuditAction.ADD_CONTENT, "new"),
+    ]
 
 
 def test_events_that_were_missed_are_added_together_but_for_items_that_others_are_changing(tmp_path: Path) -> None:

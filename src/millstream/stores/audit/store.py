@@ -150,7 +150,7 @@ class AuditedStore:
         """
         intents = [intent for intent in self.outbox.open_intents(others=True) if intent.event.store == self.name]
         for intent in intents:
-            self.settle(intent)
+            self._settle_left(intent)
         return len(intents)
 
     def event(self, action: AuditAction, space: str, content_id: str = "", **said: Any) -> AuditEvent:
@@ -169,7 +169,7 @@ class AuditedStore:
         with self.outbox.hold(self.name, space, target):
             for intent in self.outbox.open_intents(event, others=True):
                 if intent.holder == self.outbox.holder or is_gone(intent.holder):
-                    self.settle(intent)
+                    self._settle_left(intent)
             yield event
 
     def _change(self, intent: Intent, act: Callable[[Intent], Answer]) -> Answer:
@@ -193,11 +193,8 @@ class AuditedStore:
         if event.content_id:
             now = self._look(event.space, event.content_id)
             happened = _item_changed(event, intent.item, now)
-            if happened and now is None and not self.store.spaces():
-                raise StoreUnavailableError(
-                    f"whether {event.content_id!r} was deleted cannot be told, since {self.url} lists no space at all: "
-                    "is its disk mounted? Where it is a new one, make the space again (`millstream store make`)"
-                )
+            if happened and now is None:
+                self._require_there(event)
         elif event.action == AuditAction.SET_SPACE_ACLS:
             happened = self.store.has_space(event.space) and dict(self.store.space_acls(event.space)) == event.acls
         else:
@@ -206,6 +203,21 @@ class AuditedStore:
             self.outbox.done(event)
         else:
             self.outbox.cancel(event.number)
+
+    def _settle_left(self, intent: Intent) -> None:
+        """Settle what was left open before. Raises :class:`StoreError`, also where the store is not there."""
+        if intent.event.content_id:
+            self._require_there(intent.event)
+        self.settle(intent)
+
+    def _require_there(self, event: AuditEvent) -> None:
+        """Raise :class:`StoreUnavailableError` where the store lists no space at all: so does an empty mount point."""
+        if not self.store.spaces():
+            raise StoreUnavailableError(
+                f"whether {event.action.value} of {event.content_id!r} happened cannot be told, since {self.url} lists "
+                "no space at all: is its disk mounted? Where it is a new one, make the space again (`millstream store "
+                "make`)"
+            )
 
     def _look(self, space: str, content_id: str) -> ItemInfo | None:
         try:
