@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from millstream.cli.common import is_terminal
+from millstream.cli.progress import drawn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ def shown(spark: SparkSession, job: str) -> Iterator[None]:
         TimeElapsedColumn(),
     )
     ended = threading.Event()
-    with Progress(*columns, transient=True) as progress:
+    with drawn(*columns) as progress:
         watching = threading.Thread(target=_watch, args=(spark, progress, job, ended), name="spark-progress")
         watching.start()
         try:
