@@ -44,6 +44,9 @@ MODES = ("read", "ingest", "anchor", "sweep", "plan")
 ROUNDS = 1
 """The sizes are the comparison; a round of all of them takes ten minutes or so on two cores."""
 
+HEAP = "768m"
+"""The most heap of Java; the rest of Java and Python take about as much again."""
+
 _BODY = 100
 _SOURCES = 1000
 _MESSAGES_AT_ONCE = 500_000
@@ -64,7 +67,9 @@ def comparisons(
         raise InputError(f"--cores {cores!r}: write a whole number from 1 on")
     with contextlib.ExitStack() as held:
         given = held.enter_context(on_cores(int(cores)))
-        spark = held.enter_context(spark_session(folder / "spark", SparkOptions(quick=size != "full")))
+        spark = held.enter_context(
+            spark_session(folder / "spark", SparkOptions(quick=size != "full", driver_memory=HEAP))
+        )
         work = Work(spark, folder, SystemClock(), given)
         counts = [BASE[size] * step for step in STEPS[size]]
         if "read" in wanted:
@@ -89,7 +94,7 @@ class Work:
 
     def __init__(self, spark: SparkSession, folder: Path, clock: Clock, cores: int) -> None:
         self._spark, self._folder, self._clock = spark, folder, clock
-        self._cores = f"all processes on {cores} cores"
+        self._cores = f"all processes on {cores} cores, with a heap of {HEAP}"
         self._where = f"{self._cores}, after a run of the smallest"
         self._url = f"sqlite:///{folder / 'log.db'}"
         self._turns = itertools.count()
