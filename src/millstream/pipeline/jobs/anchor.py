@@ -1,9 +1,8 @@
 """The job ``anchor``: a log's batches into content-addressed files under the ledger, each once.
 
 Of history, the job ``batch`` encodes on the executors, where cuts of its output are packed and written as well; the
-driver has the batch writer take them. Of a
-stream, the log of batches is where both meet: a trigger's batches are durable in it, and
-:class:`millstream.anchoring.feed.AnchorFeed` takes them from there.
+driver has the batch writer take them. Of a stream, the log of batches is where both meet: a trigger's batches are
+durable in it, and :class:`millstream.anchoring.feed.AnchorFeed` takes them from there.
 """
 
 from __future__ import annotations
