@@ -9,7 +9,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -255,15 +255,15 @@ def test_figures_of_a_stream_are_those_of_the_service_in_metrics_one_line_and_sp
     write_log(log_url, "untidy", in_order(untidy(9, 1200)))
     plan, figures, expected = plan_of(tmp_path, log_url), Collector(), Collector()
     triggers: list[Trigger] = []
-    observed: dict[int, dict[str, int]] = {}
+    queries: list[Any] = []
 
     def note(trigger: Trigger) -> None:
         triggers.append(trigger)
-        (query,) = spark.streams.active
-        observed.update({each.batchId: each.observedMetrics["batching"].asDict() for each in query.recentProgress})
+        queries.extend(spark.streams.active)  # the last triggers may be told of when it has ended
 
     with caplog.at_level(logging.INFO, "millstream.pipeline"):
         done = run_stream(spark, plan, available_now=True, on_trigger=note, figures=figures)
+    observed = {each.batchId: each.observedMetrics["batching"].asDict() for each in queries[0].recentProgress}
     with open_store(log_url) as store:
         source, sink = store.log(LogSpec("untidy")), store.log(LogSpec("service"))
         service = BatchService(source, sink, RULES, tmp_path / "alone.state", metrics=expected)
