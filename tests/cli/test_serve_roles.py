@@ -136,7 +136,7 @@ def test_what_clients_send_to_a_topic_is_anchored_though_nothing_follows(
 ) -> None:
     pytest.importorskip("grpc")
     sent, settings = [str(number) for number in range(20)], folder / "millstream.toml"
-    settings.write_text(settings.read_text("utf-8").replace('max_delay = "100ms"', 'max_delay = "2s"'), "utf-8")
+    settings.write_text(settings.read_text("utf-8").replace('max_delay = "100ms"', 'max_delay = "5s"'), "utf-8")
     with Serving(folder, broker=True) as node:
         there = ["--endpoint", node.ready["broker"]]
         assert run(["topic", "create", "weather", *there]) == 0

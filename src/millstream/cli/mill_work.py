@@ -84,6 +84,10 @@ def work(
     return 1 if tally.dead else 0
 
 
+_LOOK = 0.5
+"""Seconds between looks of the main thread."""
+
+
 def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:
     def stop(*_: object) -> None:
         for manager in managers.values():
@@ -113,7 +117,8 @@ def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
 
     with ThreadPoolExecutor(len(managers), thread_name_prefix="mill-pool") as pool:
         futures = [pool.submit(work_of, manager) for manager in managers.values()]
-        wait(futures)
+        while wait(futures, _LOOK).not_done:  # Python handles a signal only where this thread runs, whoever gets it
+            pass
     tallies = [msgspec.structs.astuple(future.result()) for future in futures]
     return Tally(*(functools.reduce(operator.add, column) for column in zip(*tallies, strict=True)))
 
