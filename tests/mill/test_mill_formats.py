@@ -26,7 +26,7 @@ def page(name: str) -> str:
 
 def test_the_example_policy_loads_without_a_warning() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", page("duplication-policy.md"), re.DOTALL)
-    policy, warnings = parse_policy(example, "me")
+    policy, warnings, _ = parse_policy(example, "me")
     assert (list(policy.spaces), policy.ignored, warnings) == (["spaceA", "spaceB"], ("scratch",), [])
 
 
@@ -36,7 +36,7 @@ def test_every_warning_that_can_be_given_is_described() -> None:
     odd += '"defaultPolicies":[OTHER,],"spacesToIgnore":["i"]}'
     for name, source, destination in (("PAIR", 1, 2), ("BACK", 2, 1), ("SAME", 1, 1), ("MORE", 3, 2), ("OTHER", 1, 9)):
         odd = odd.replace(name, f'{{"srcStoreId":"{source}","destStoreId":"{destination}"}}')
-    policy, warnings = parse_policy(odd, "me")
+    policy, warnings, _ = parse_policy(odd, "me")
     assert isinstance(policy, Policy)
     found = lint_policies(Policies({"me": policy}, {"me": warnings}), "123")
     given = {warned.code for warned in found["me"]}

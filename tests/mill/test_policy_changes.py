@@ -28,7 +28,7 @@ def meaning(policy: Policy) -> tuple[object, ...]:
 
 @given(POLICIES)
 def test_the_text_for_people_is_the_policy(policy: Policy) -> None:
-    assert parse_policy(policy_text(policy), "acme") == (policy, [])
+    assert parse_policy(policy_text(policy), "acme")[:2] == (policy, [])
 
 
 def test_a_pair_stands_on_a_line_of_its_own() -> None:

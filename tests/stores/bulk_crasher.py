@@ -13,9 +13,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,6 +21,7 @@ from millstream.core.clock import VirtualClock
 from millstream.stores import LocalStore, drafts
 from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import NewItem
+from millstream.testing.killing import stepping
 
 BODIES = {f"folder {n % 2}/item {n}": b"%d " % n * 50 for n in range(6)}
 
@@ -40,18 +39,6 @@ def open_audited(folder: Path) -> tuple[sa.Engine, AuditedStore]:
     folder.mkdir(exist_ok=True)
     engine = sa.create_engine(f"sqlite:///{folder / 'audit.db'}")
     return engine, AuditedStore(LocalStore(folder / "store"), Outbox(engine, VirtualClock()), "1")
-
-
-def stepping(act: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
-    """*act* with a step before and after it."""
-
-    def stepped(*args: Any, **named: Any) -> Any:
-        step()
-        answer = act(*args, **named)
-        step()
-        return answer
-
-    return stepped
 
 
 def put(folder: Path, last: int) -> None:

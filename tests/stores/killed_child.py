@@ -8,24 +8,11 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from millstream.stores import drafts
 from millstream.stores.processes import child
-
-
-def stepping(act: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
-    """*act* with a step before and after it."""
-
-    def stepped(*args: Any, **named: Any) -> Any:
-        step()
-        answer = act(*args, **named)
-        step()
-        return answer
-
-    return stepped
+from millstream.testing.killing import stepping
 
 
 def main(file: Path) -> None:

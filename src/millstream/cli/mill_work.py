@@ -25,6 +25,9 @@ from millstream.mill.working.workers import Tally, WorkerManager
 from millstream.node import Node
 from millstream.settings import Settings
 
+_LOOK = 0.5
+"""Seconds between looks of the main thread: Python handles a signal only where that one runs."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -84,10 +87,6 @@ def work(
     return 1 if tally.dead else 0
 
 
-_LOOK = 0.5
-"""Seconds between looks of the main thread."""
-
-
 def _stop_on_signals(managers: Mapping[str, WorkerManager]) -> None:
     def stop(*_: object) -> None:
         for manager in managers.values():
@@ -117,7 +116,7 @@ def run_pools(managers: Mapping[str, WorkerManager], drain: bool) -> Tally:
 
     with ThreadPoolExecutor(len(managers), thread_name_prefix="mill-pool") as pool:
         futures = [pool.submit(work_of, manager) for manager in managers.values()]
-        while wait(futures, _LOOK).not_done:  # Python handles a signal only where this thread runs, whoever gets it
+        while wait(futures, _LOOK).not_done:
             pass
     tallies = [msgspec.structs.astuple(future.result()) for future in futures]
     return Tally(*(functools.reduce(operator.add, column) for column in zip(*tallies, strict=True)))

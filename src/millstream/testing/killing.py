@@ -1,4 +1,4 @@
-"""Programs that a test kills by ``kill -9`` at a moment of its choice."""
+"""Programs that a test kills by ``kill -9`` at a moment, or a step, of its choice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from millstream.testing.waiting import until
 
@@ -31,3 +32,15 @@ def kill_at(
     with mortal(command) as child:
         until(lambda: child.poll() is not None or reached(), what, seconds=seconds)
         return child.poll()
+
+
+def stepping(act: Callable[..., Any], step: Callable[[], None]) -> Callable[..., Any]:
+    """*act* with a *step*, which may be the last, before and after it."""
+
+    def stepped(*args: Any, **named: Any) -> Any:
+        step()
+        answer = act(*args, **named)
+        step()
+        return answer
+
+    return stepped

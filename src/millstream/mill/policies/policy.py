@@ -90,23 +90,13 @@ class Parsed(NamedTuple):
     spots: Spots
 
 
-def parse_policy(text: str, account: str, name: str | None = None) -> tuple[Policy, list[Warned]]:
-    """The policy in *text* and what to warn of in it, as :func:`parse_whole`."""
-    return parse_whole(text, account, name)[:2]
+def parse_policy(text: str, account: str) -> Parsed:
+    """The policy of *account* in *text*, and what there is to say of the text.
 
-
-def locate_policy(text: str, account: str) -> Spots:
-    """Where the parts of the policy in *text* stand, as :func:`parse_whole`."""
-    return parse_whole(text, account).spots
-
-
-def parse_whole(text: str, account: str, name: str | None = None) -> Parsed:
-    """The policy in *text*, and what there is to say of the text.
-
-    Raises :class:`PolicyError` with the file's *name*, line and column for anything that is not a policy; a comma
+    Raises :class:`PolicyError` with the file's name, line and column for anything that is not a policy; a comma
     before a closing bracket, as the document's sample has, is only warned of.
     """
-    name = name or policy_file(account)
+    name = policy_file(account)
     parsed = parse_located(text, name)
     warnings = [Warned("trailing-comma", "a comma before the closing bracket", s) for s in parsed.trailing_commas]
     root = _members(parsed.root, name, "a policy")

@@ -18,7 +18,7 @@ from millstream.mill.policies.policy import (
     Spots,
     Warned,
     parse_accounts,
-    parse_whole,
+    parse_policy,
     policy_file,
 )
 from millstream.stores.protocol import Store, StoreError
@@ -84,7 +84,7 @@ class PolicyRepository:
         policies, warnings, spots = {}, {}, {}
         for account in parse_accounts(listed, ACCOUNTS_FILE):
             text = self._policy_text(account)
-            policies[account], warnings[account], spots[account] = parse_whole(text, account)
+            policies[account], warnings[account], spots[account] = parse_policy(text, account)
         return Policies(policies, warnings, spots)
 
     def _policy_text(self, account: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from millstream.core.errors import BusyError
 from millstream.mill.errors import PolicyError
 from millstream.mill.policies.places import MAX_BYTES, PolicyPlace
-from millstream.mill.policies.policy import Parsed, Warned, parse_accounts, parse_whole, policy_file
+from millstream.mill.policies.policy import Parsed, Warned, parse_accounts, parse_policy, policy_file
 from millstream.mill.policies.repository import ACCOUNTS_FILE, check_account
 
 HISTORY = "history"
@@ -41,11 +41,11 @@ def version_of(data: bytes | None) -> str:
 
 
 def read_policy(data: bytes, account: str) -> Parsed:
-    """The policy of *account* in *data*, as :func:`parse_whole`. Raises :class:`PolicyError`."""
+    """The policy of *account* in *data*, as :func:`parse_policy`. Raises :class:`PolicyError`."""
     if len(data) > MAX_BYTES:
         raise PolicyError(f"the policy of {account} is larger than {MAX_BYTES:,} bytes: no policy is")
     try:
-        return parse_whole(data.decode("utf-8-sig"), account)
+        return parse_policy(data.decode("utf-8-sig"), account)
     except UnicodeDecodeError as error:
         raise PolicyError(f"the policy of {account} is not UTF-8 text: {error}") from error
 

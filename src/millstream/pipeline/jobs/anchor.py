@@ -22,7 +22,7 @@ from millstream.anchoring.packing import PackedCut
 from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.jobs.batch import BatchJob
-from millstream.pipeline.jobs.cutplans import plan_cuts, read_plan
+from millstream.pipeline.jobs.cutplans import CutPlan, plan_cuts, read_plan
 from millstream.pipeline.jobs.folder import JobRecord, log_record
 from millstream.pipeline.jobs.packing import Packer
 
@@ -54,6 +54,7 @@ def anchor_history(
         done = done.plus(hand_over(writer, log, (), some, config))
     news = _News(writer, log)
     packer = Packer(spark, cas, writer.limits, plan_cuts(job.named(), writer.limits.batches, news))
+    left: Iterable[CutPlan] = ()
     with contextlib.closing(packer.cuts()) as cuts:
         for plan, packed in cuts:
             if packed is None or writer.take(log, packed, config=config) is None:
@@ -61,8 +62,6 @@ def anchor_history(
                 left = itertools.chain([plan], (plan for plan, _ in cuts))
                 break
             done, size = done.plus(_taken(packed)), size + packed.line_bytes
-        else:
-            left = itertools.chain()
         for group in _grouped(itertools.chain.from_iterable(map(read_plan, left))):
             size += sum(len(batch.lines) for batch in group)
             done = done.plus(hand_over(writer, log, group, (), config, sealed=True)).plus(cut(writer, force=False))

@@ -6,7 +6,9 @@ by other rules or of other records.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -109,40 +111,52 @@ def verify_batches(
         )
     whole = wanted.first_id == 1 and wanted.last_id == known
     part = None if whole else _part(store_url, output, wanted, known, rules, clock=clock)
+    past = None
+    if origin is not None and wanted.first_id <= origin.position:
+        past = plan_range(store_url, log, wanted.first_id, origin.position, clock)
+    batched = partial(batch_range, spark, store_url, rules=rules, flush=False, whole=False)
     with explained("verify-batches"):
-        rows = batch_range(spark, store_url, wanted, rules, flush=False, whole=False).persist()
+        given = _emitted(spark, store_url, output, part)
         try:
-            given = _emitted(spark, store_url, output, part)
+            rows = batched(wanted).persist()
+            told = None if past is None else batched(past)
             batches = _compare_batches(rows, given, wanted, part, origin).persist()
-            past = None
-            if origin is not None and wanted.first_id <= origin.position:
-                before = plan_range(store_url, log, wanted.first_id, origin.position, clock)
-                past = batch_range(spark, store_url, before, rules, flush=False, whole=False)
-            rejects = _compare_rejects(rows, given, wanted, part, past).persist()
-            counted = _counts(batches), _counts(rejects)
-            strangers, unreadable = _strangers(given, limit)
-            findings = [*strangers, *_findings(batches, rejects, limit - len(strangers))]
+            rejects = _compare_rejects(rows, given, wanted, part, told).persist()
+            compared = _compared(batches, rejects, given, limit)
         finally:
             spark.catalog.clearCache()
-    differences = {kind: count for kind, count in counted[0].items() if kind not in _NO_DIFFERENCE}
-    differences |= {f"{kind}_rejects": count for kind, count in counted[1].items() if kind != "same"}
-    differences |= {"unreadable": unreadable} if unreadable else {}
-    found = Verified(
-        log,
-        output,
-        wanted.first_id,
-        wanted.last_id,
-        wanted.count,
-        counted[0].get("same", 0),
-        counted[1].get("same", 0),
-        counted[0].get("unjudged", 0),
-        counted[0].get("history", 0),
-        differences,
-        tuple(findings),
-        round(clock.monotonic() - began, 3),
-    )
+    found = compared.verified(output, wanted, round(clock.monotonic() - began, 3))
     log_record(_record(found))
     return found
+
+
+class _Compared(NamedTuple):
+    """How many batches and refused messages there are of each kind, how many messages are neither, and what to tell."""
+
+    batches: Mapping[str, int]
+    rejects: Mapping[str, int]
+    unreadable: int
+    findings: Sequence[Finding]
+
+    def verified(self, output: str, wanted: LogRange, seconds: float) -> Verified:
+        """What is said of the messages *wanted* and the log of batches *output*."""
+        differences = {kind: count for kind, count in self.batches.items() if kind not in _NO_DIFFERENCE}
+        differences |= {f"{kind}_rejects": count for kind, count in self.rejects.items() if kind != "same"}
+        differences |= {"unreadable": self.unreadable} if self.unreadable else {}
+        return Verified(
+            wanted.log,
+            output,
+            wanted.first_id,
+            wanted.last_id,
+            wanted.count,
+            self.batches.get("same", 0),
+            self.rejects.get("same", 0),
+            self.batches.get("unjudged", 0),
+            self.batches.get("history", 0),
+            differences,
+            tuple(self.findings),
+            seconds,
+        )
 
 
 def _record(found: Verified) -> JobRecord:
@@ -293,6 +307,12 @@ def _strangers(given: DataFrame, limit: int) -> tuple[list[Finding], int]:
     found = given.where(f"not ({batch}) and r.rejected is null").select("id")
     first = [Finding("unreadable", message=row["id"]) for row in found.orderBy("id").limit(limit).collect()]
     return first, len(first) if len(first) < limit else found.count()
+
+
+def _compared(batches: DataFrame, rejects: DataFrame, given: DataFrame, limit: int) -> _Compared:
+    counted = _counts(batches), _counts(rejects)
+    strangers, unreadable = _strangers(given, limit)
+    return _Compared(*counted, unreadable, [*strangers, *_findings(batches, rejects, limit - len(strangers))])
 
 
 def _findings(batches: DataFrame, rejects: DataFrame, limit: int) -> list[Finding]:
