@@ -31,7 +31,7 @@ class Closed(NamedTuple):
     rejects: pa.Table
 
 
-NOTHING = Closed(CLOSED_SCHEMA.empty_table(), REJECT_SCHEMA.empty_table())
+NOTHING = Closed(*(pa.Table.from_batches([], schema) for schema in (CLOSED_SCHEMA, REJECT_SCHEMA)))  # loads no pandas
 
 
 class ColumnEngine(Protocol):
