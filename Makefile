@@ -2,11 +2,15 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
-VENV := .venv
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PYTEST := $(BIN)/python -m pytest -n 3
+HEAVY := served or spark or crash or browser or acceptance
+PART ?= 1/1
+unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start compiles the code anew
 
-.PHONY: help demo test test-long screenshots check bench docs proto openapi requirements clean
+.PHONY: help demo test test-all test-heavy test-long test-long-status screenshots check bench docs proto openapi requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -14,13 +18,31 @@ help: ## List what can be made
 demo: $(VENV)/.demo ## Run the whole road on real data: log, batches, anchors, copies, checks, repair, proof
 	$(BIN)/millstream demo $(ARGS)
 
-test: $(VENV)/.dev ## Run the tests (CI size)
+# pytest rewrites each test file at its first import, which takes seconds: two processes do it for those that run tests.
+define prepare-tests
 	@scripts/system-packages
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
+	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || { \
+	  for half in '[a-l]' '[m-z]'; do $(PYTEST) -n 0 --collect-only -qq tests/$$half*/ >/dev/null & done; wait; }
+endef
 
-test-long: $(VENV)/.dev ## Run the tests at their long size
-	@scripts/system-packages
-	MILLSTREAM_TEST_SIZE=long $(BIN)/python -m pytest -n 3 --dist loadgroup --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
+test: $(VENV)/.dev ## Run the default tier, and of each other tier what proves that it works (10 minutes)
+	$(prepare-tests)
+	MILLSTREAM_TEST_SIZE=quick $(PYTEST) -m "smoke or not ($(HEAVY))" $(ARGS)
+
+test-all: $(VENV)/.dev ## Run all tiers at the size of CI (30 minutes)
+	$(prepare-tests)
+	MILLSTREAM_TEST_SIZE=ci $(PYTEST) $(ARGS)
+
+test-heavy: $(VENV)/.dev ## Run what `make test` leaves out of `make test-all`
+	$(prepare-tests)
+	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "$(HEAVY)" $(ARGS)
+
+test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
+	$(prepare-tests)
+	MILLSTREAM_TEST_SIZE=long $(PYTEST) --part $(PART) --record-run --timeout 3600 -o faulthandler_timeout=0 $(ARGS)
+
+test-long-status: $(VENV)/.dev ## Show when each part of the long runs was last run, and on which commit
+	@PYTHONPATH=tests $(BIN)/python -m suite.runs
 
 screenshots: $(VENV)/.dev ## Keep a picture of every page of the console, light and dark, in build/screenshots
 	@mkdir -p build/screenshots

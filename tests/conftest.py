@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+
+from suite.sizes import SIZE, load_profile
 
 if TYPE_CHECKING:
     from millstream.testing.s3 import S3Server
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
 
-settings.register_profile("ci", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("long", max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile("long" if LONG else "ci")
+pytest_plugins = ["suite.tiers", "suite.costs", "suite.spread"]
+
+load_profile()
 
 
 @pytest.fixture(scope="session")
 def size() -> str:
-    """``ci`` or ``long``: which size of the long tests is run."""
-    return "long" if LONG else "ci"
+    """``quick``, ``ci`` or ``long``: see :mod:`suite.sizes`."""
+    return SIZE
 
 
 @pytest.fixture(scope="session")

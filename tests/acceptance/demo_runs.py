@@ -36,11 +36,6 @@ def run_demo(data: Path, *options: str) -> dict[str, Any]:
     return figures
 
 
-def run_command(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """A finished ``millstream`` command."""
-    return subprocess.run([str(MILLSTREAM), *arguments], input=stdin, capture_output=True, check=False, timeout=120)
-
-
 def cut_short(data: Path, seconds: float, how: signal.Signals, *options: str) -> int | None:
     """Start a demo and send it *how* after *seconds*; its return code, or None where it was done before that."""
     process = start_demo(data, *options)

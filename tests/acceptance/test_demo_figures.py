@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from demo_runs import Run, run_command, run_demo, stage
+from demo_runs import Run, run_demo, stage
 
 from millstream.anchoring import LocalCas, ProofError, verify_proof
 from millstream.batching import Batcher, Event
 from millstream.core.message import Message
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
+from millstream.testing.commands import run_command
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-demo")]
+pytestmark = pytest.mark.acceptance
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +56,8 @@ def anchored(data: Path) -> tuple[dict[str, list[int]], dict[int, str]]:
     """What the ledger and the files say, read with nothing but a JSON reader."""
     batches: dict[str, list[int]] = {}
     rejects: dict[int, str] = {}
-    result = run_command("anchor", "ledger", "--json", "--data", str(data))
-    for line in result.stdout.splitlines():
+    answer = run_command("anchor", "ledger", "--json", "--data", str(data))
+    for line in answer.out.splitlines():
         manifest = json.loads((data / "cas" / json.loads(line)["anchor_string"].partition(".")[2]).read_bytes())
         for file in manifest["files"]:
             lines = iter((data / "cas" / file["uri"]).read_bytes().splitlines())
@@ -70,6 +71,7 @@ def anchored(data: Path) -> tuple[dict[str, list[int]], dict[int, str]]:
     return batches, rejects
 
 
+@pytest.mark.smoke
 def test_every_message_is_in_exactly_one_anchored_batch_or_has_a_reason(
     undisturbed: Run, messages: list[Message]
 ) -> None:
@@ -81,6 +83,7 @@ def test_every_message_is_in_exactly_one_anchored_batch_or_has_a_reason(
     assert counts["in batches"] >= 0.95 * 20_000
 
 
+@pytest.mark.smoke
 def test_p5_determinism_the_batcher_in_process_makes_the_same_batches(
     undisturbed: Run, outcome: tuple[dict[str, tuple[int, ...]], dict[int, str]]
 ) -> None:
@@ -91,6 +94,7 @@ def test_p5_determinism_the_batcher_in_process_makes_the_same_batches(
     assert rejects == outcome[1]
 
 
+@pytest.mark.smoke
 def test_the_drill_found_what_was_broken_and_healed_it(undisturbed: Run) -> None:
     figures = undisturbed.figures
     broken = {(d["store"], d["content_id"]) for d in stage(figures, "damage")["facts"]["damage"]}
@@ -137,16 +141,16 @@ def test_any_changed_file_makes_a_proof_fail_and_a_replay_find_it(undisturbed: R
     with Node.open(Settings(data=str(data)), create=True) as node:
         proof = node.prove("weather", _first_anchored(undisturbed.data))
         named = {json.loads(proof)[name] for name in ("manifest", "batch_file")}
-    assert run_command("anchor", "replay", "--data", str(data)).returncode == 0
+    assert run_command("anchor", "replay", "--data", str(data)).code == 0
     for path in sorted((data / "cas").iterdir()):
         whole = path.read_bytes()
         changed = bytearray(whole)
         changed[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
         path.chmod(0o644)
         path.write_bytes(changed)
-        result = run_command("anchor", "replay", "--data", str(data))
-        assert result.returncode == 1
-        assert path.name.encode() in result.stdout + result.stderr
+        answer = run_command("anchor", "replay", "--data", str(data))
+        assert answer.code == 1
+        assert path.name in answer.out + answer.err
         if path.name in named:
             with pytest.raises(ProofError):
                 verify_proof(proof, LocalCas(data / "cas"))
@@ -169,9 +173,10 @@ def test_a_second_run_adds_nothing(undisturbed: Run, tmp_path: Path) -> None:
 def _state(data: Path) -> dict[str, object]:
     files = [path for part in ("cas", "stores", "reports") for path in (data / part).rglob("*") if path.is_file()]
     log = run_command("log", "ls", "--json", "--data", str(data))
-    return {"files": sorted(str(path.relative_to(data)) for path in files), "log": log.stdout}
+    return {"files": sorted(str(path.relative_to(data)) for path in files), "log": log.out}
 
 
+@pytest.mark.smoke
 def test_the_report_is_one_page_that_fetches_nothing(undisturbed: Run) -> None:
     page = (undisturbed.data / "report.html").read_text("utf-8")
     assert page.count("<svg") >= 4
@@ -181,17 +186,17 @@ def test_the_report_is_one_page_that_fetches_nothing(undisturbed: Run) -> None:
 
 
 def test_other_options_on_the_same_folder_are_refused(undisturbed: Run) -> None:
-    result = run_command("demo", "--data", str(undisturbed.data), "--limit", "20000", "--seed", "1")
-    assert result.returncode == 2
-    assert b"other options" in result.stderr
+    answer = run_command("demo", "--data", str(undisturbed.data), "--limit", "20000", "--seed", "1")
+    assert answer.code == 2
+    assert "other options" in answer.err
 
 
 def test_the_commands_that_the_summary_names_work(undisturbed: Run, tmp_path: Path) -> None:
     at = ("--data", str(undisturbed.data))
     read = run_command("log", "read", "weather", "--from", "1", "--max", "3", "--jsonl", *at)
-    assert [json.loads(line)["id"] for line in read.stdout.splitlines()] == [1, 2, 3]
+    assert [json.loads(line)["id"] for line in read.out.splitlines()] == [1, 2, 3]
     proof = run_command("prove", "weather", str(_first_anchored(undisturbed.data)), *at)
-    (tmp_path / "proof.json").write_bytes(proof.stdout)
+    (tmp_path / "proof.json").write_bytes(proof.out_bytes)
     checked = run_command("verify", str(tmp_path / "proof.json"), "--cas", str(undisturbed.data / "cas"))
-    assert checked.returncode == 0, checked.stderr
-    assert run_command("mill", "check", *at).returncode == 0
+    assert checked.code == 0, checked.err
+    assert run_command("mill", "check", *at).code == 0

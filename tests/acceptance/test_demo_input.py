@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from demo_runs import run_command, run_demo, stage
+from demo_runs import run_demo, stage
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-demo")]
+from millstream.testing.commands import run_command
+
+pytestmark = pytest.mark.acceptance
 
 HOUR = 3_600_000_000
 
@@ -29,13 +31,13 @@ def test_own_records_walk_the_whole_road_and_bad_rows_are_put_aside(tmp_path: Pa
     assert counts["messages"] == stage(figures, "publish-records")["counts"]["messages"] >= 500
     assert counts["rejected"] > 10
     read = run_command("log", "read", "records", "--from", "1", "--max", "1", "--jsonl", "--data", str(data))
-    assert json.loads(read.stdout)["key"].startswith("k")
+    assert json.loads(read.out)["key"].startswith("k")
 
 
 @pytest.mark.parametrize(("name", "text"), [("bad.csv", "colour,size\nred,1\n"), ("bad.jsonl", "nothing here\n")])
 def test_a_file_of_another_shape_is_refused_before_anything_is_written(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    result = run_command("demo", "--input", str(tmp_path / name), "--data", str(tmp_path / "data"))
-    assert result.returncode == 2
-    assert name.encode() in result.stderr
+    answer = run_command("demo", "--input", str(tmp_path / name), "--data", str(tmp_path / "data"))
+    assert answer.code == 2
+    assert name in answer.err
     assert not (tmp_path / "data").exists()

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_runs import OPTIONS, Run, cut_short, run_command, run_demo, stage
+from demo_runs import OPTIONS, Run, cut_short, run_demo, stage
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-demo")]
+from millstream.testing.commands import run_command
+from suite.sizes import sized
+
+pytestmark = pytest.mark.acceptance
 
 
 def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
     """All that must not depend on disturbances."""
-    ledger = run_command("anchor", "ledger", "--json", "--data", str(data)).stdout.splitlines()
-    logs = [json.loads(line) for line in run_command("log", "ls", "--json", "--data", str(data)).stdout.splitlines()]
+    ledger = run_command("anchor", "ledger", "--json", "--data", str(data)).out.splitlines()
+    logs = [json.loads(line) for line in run_command("log", "ls", "--json", "--data", str(data)).out.splitlines()]
     names = (
         "publish-weather",
         "publish-flights",
@@ -47,7 +50,7 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
 def test_killed_at_random_moments_it_ends_like_an_undisturbed_run(undisturbed: Run, tmp_path: Path, size: str) -> None:
     draw = random.Random(11)
     whole = undisturbed.figures["seconds"]
-    for _ in range(30 if size == "long" else 5):
+    for _ in range(sized(ci=5, long=30)):
         code = cut_short(tmp_path / "data", draw.uniform(0.8, 0.6 * whole), signal.SIGKILL, *OPTIONS)
         assert code in (None, -signal.SIGKILL)
     figures = run_demo(tmp_path / "data", *OPTIONS)

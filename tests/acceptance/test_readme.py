@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from demo_runs import MILLSTREAM, Run
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-demo")]
+pytestmark = pytest.mark.acceptance
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 SECTION = README.partition("## A first log")[2].partition("\n## ")[0]
@@ -24,6 +24,7 @@ def block(language: str) -> str:
     return found[1]
 
 
+@pytest.mark.smoke
 def test_the_commands_work_and_print_what_is_said(undisturbed: Run, tmp_path: Path) -> None:
     shutil.copytree(undisturbed.data, tmp_path / "millstream-data", ignore=shutil.ignore_patterns("stores", "jobs"))
     lines = block("console").splitlines()
@@ -44,6 +45,7 @@ def test_the_commands_work_and_print_what_is_said(undisturbed: Run, tmp_path: Pa
     assert expected
 
 
+@pytest.mark.smoke
 def test_the_python_example_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", block("python")]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

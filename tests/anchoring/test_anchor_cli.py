@@ -6,15 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from millstream.batching import Reject
-from millstream.cli.main import run
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
+from millstream.testing.commands import run_command
 
 
 @pytest.fixture
@@ -29,97 +28,92 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def call(capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    code = run([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_the_ledger_is_printed_one_object_a_line(data: Path, capfd: Any) -> None:
-    code, out, _ = call(capfd, "anchor", "ledger", "--json", "--data", str(data))
+def test_the_ledger_is_printed_one_object_a_line(data: Path) -> None:
+    code, out, _ = run_command("anchor", "ledger", "--json", "--data", str(data))
     entries = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [sorted(entry) for entry in entries] == [["anchor_string", "hash", "number", "previous", "time"]] * 2
     assert entries[1]["previous"] == entries[0]["hash"]
-    code, out, _ = call(capfd, "anchor", "ledger", "--from", "2", "--data", str(data))
+    code, out, _ = run_command("anchor", "ledger", "--from", "2", "--data", str(data))
     assert [line.split()[0] for line in out.splitlines()] == ["2"]
 
 
-def test_status_counts_batches_and_names_faults(data: Path, capfd: Any) -> None:
-    code, out, _ = call(capfd, "anchor", "status", "--json", "--data", str(data))
+def test_status_counts_batches_and_names_faults(data: Path) -> None:
+    code, out, _ = run_command("anchor", "status", "--json", "--data", str(data))
     status = json.loads(out)
     assert (code, status["batches"]["observed"], status["batches"]["accepted"], status["position"]) == (0, 6, 1, 2)
     assert status["faults"] == []
-    code, out, _ = call(capfd, "anchor", "status", "--data", str(data))
+    code, out, _ = run_command("anchor", "status", "--data", str(data))
     assert (code, "6 observed" in out, "2 entries" in out) == (0, True, True)
 
 
-def test_cut_anchors_what_waits_and_observe_finds_nothing_new(data: Path, capfd: Any) -> None:
-    assert call(capfd, "anchor", "cut", "--data", str(data))[:2] == (0, "nothing to anchor\n")
-    assert call(capfd, "anchor", "cut", "--force", "--data", str(data))[1].startswith("3  1.bafkrei")
-    assert call(capfd, "anchor", "observe", "--data", str(data))[1] == "0 new entries; the observer stands at entry 3\n"
+def test_cut_anchors_what_waits_and_observe_finds_nothing_new(data: Path) -> None:
+    assert run_command("anchor", "cut", "--data", str(data))[:2] == (0, "nothing to anchor\n")
+    assert run_command("anchor", "cut", "--force", "--data", str(data))[1].startswith("3  1.bafkrei")
+    assert run_command("anchor", "observe", "--data", str(data))[1] == "0 new entries; the observer stands at entry 3\n"
 
 
-def test_replay_ends_with_1_and_the_name_of_what_is_damaged(data: Path, capfd: Any) -> None:
-    code, out, _ = call(capfd, "anchor", "replay", "--data", str(data))
+def test_replay_ends_with_1_and_the_name_of_what_is_damaged(data: Path) -> None:
+    code, out, _ = run_command("anchor", "replay", "--data", str(data))
     assert (code, out) == (0, "2 anchors and 5 files replayed, 0 findings\n")
     damaged = sorted((data / "cas").iterdir())[2]
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    code, out, _ = call(capfd, "anchor", "replay", "--data", str(data))
+    code, out, _ = run_command("anchor", "replay", "--data", str(data))
     assert code == 1
     assert f"file {damaged.name} is damaged" in out
-    code, out, _ = call(capfd, "anchor", "replay", "--json", "--data", str(data))
+    code, out, _ = run_command("anchor", "replay", "--json", "--data", str(data))
     assert (code, json.loads(out)["findings"][0]["cid"]) == (1, damaged.name)
 
 
 @pytest.fixture
-def proof(data: Path, tmp_path: Path, capfd: Any) -> Path:
-    code, out, _ = call(capfd, "prove", "weather", "3", "--data", str(data))
+def proof(data: Path, tmp_path: Path) -> Path:
+    code, out, _ = run_command("prove", "weather", "3", "--data", str(data))
     assert (code, out.count("\n")) == (0, 1)
     path = tmp_path / "proof.json"
     path.write_text(out)
     return path
 
 
-def test_a_proof_made_on_the_command_line_verifies(data: Path, proof: Path, capfd: Any) -> None:
+def test_a_proof_made_on_the_command_line_verifies(data: Path, proof: Path) -> None:
     head = json.loads(proof.read_text())["ledger"][-1]["hash"]
-    code, out, _ = call(capfd, "verify", str(proof), "--cas", str(data / "cas"))
+    code, out, _ = run_command("verify", str(proof), "--cas", str(data / "cas"))
     assert (code, "is not pinned" in out) == (0, True)
-    code, out, _ = call(capfd, "verify", str(proof), "--data", str(data), "--ledger-head", head)
+    code, out, _ = run_command("verify", str(proof), "--data", str(data), "--ledger-head", head)
     assert (code, "The pinned ledger head" in out) == (0, True)
-    code, out, _ = call(capfd, "verify", str(proof), "--cas", str(data / "cas"), "--ledger-head", head, "--json")
+    code, out, _ = run_command("verify", str(proof), "--cas", str(data / "cas"), "--ledger-head", head, "--json")
     verified = json.loads(out)
     assert (verified["id"], verified["pinned"], verified["anchor"], verified["message"]["id"]) == (3, True, 1, 3)
 
 
-def test_a_proof_that_does_not_hold_ends_with_1_and_the_reason(data: Path, proof: Path, capfd: Any) -> None:
-    code, _, err = call(capfd, "verify", str(proof), "--cas", str(data / "cas"), "--ledger-head", "0" * 64)
+def test_a_proof_that_does_not_hold_ends_with_1_and_the_reason(data: Path, proof: Path) -> None:
+    code, _, err = run_command("verify", str(proof), "--cas", str(data / "cas"), "--ledger-head", "0" * 64)
     assert (code, "pinned ledger head" in err) == (1, True)
-    code, _, err = call(capfd, "verify", str(proof), "--cas", str(data / "elsewhere"))
+    code, _, err = run_command("verify", str(proof), "--cas", str(data / "elsewhere"))
     assert (code, "no file bafkrei" in err) == (1, True)
     assert not (data / "elsewhere").exists()
     changed = bytearray(proof.read_bytes())
     changed[100] ^= 1
     proof.write_bytes(changed)
-    code, _, err = call(capfd, "verify", str(proof), "--cas", str(data / "cas"))
+    code, _, err = run_command("verify", str(proof), "--cas", str(data / "cas"))
     assert (code, err != "") == (1, True)
 
 
 @pytest.mark.parametrize(
     ("number", "reason"), [("900", "rejected as late"), ("600", "waits for the next cut"), ("12345", "no batch")]
 )
-def test_a_message_without_a_proof_ends_with_3_and_the_reason(data: Path, number: str, reason: str, capfd: Any) -> None:
-    code, out, err = call(capfd, "prove", "weather", number, "--data", str(data))
+def test_a_message_without_a_proof_ends_with_3_and_the_reason(data: Path, number: str, reason: str) -> None:
+    code, out, err = run_command("prove", "weather", number, "--data", str(data))
     assert (code, out, reason in err) == (3, "", True)
 
 
-def test_verifying_needs_no_data_folder(data: Path, proof: Path, tmp_path: Path) -> None:
+def test_verifying_needs_no_data_folder(
+    data: Path, proof: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    program = "from millstream.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "verify", str(proof), "--cas", str(data / "cas")]
-    done = subprocess.run(command, cwd=empty, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.chdir(empty)
+    answer = run_command("verify", str(proof), "--cas", str(data / "cas"))
+    assert (answer.code, answer.err) == (0, "")
     assert list(empty.iterdir()) == []
 
 

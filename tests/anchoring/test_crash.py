@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from suite.sizes import sized
+
+pytestmark = pytest.mark.crash
+
 LOOP = Path(__file__).with_name("crash_loop.py")
 
 
@@ -22,10 +26,11 @@ def deaths(folder: Path, seed: int, count: int, how: str) -> tuple[dict[str, Any
     return undisturbed, others
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["steps", "packed", "times"])
 def test_p7_a_writer_killed_at_any_point_anchors_every_batch_once(tmp_path: Path, size: str, how: str) -> None:
-    undisturbed, others = deaths(tmp_path, seed=7, count=400 if size == "long" else 7, how=how)
+    undisturbed, others = deaths(tmp_path, seed=7, count=sized(quick=3, ci=7, long=400), how=how)
     assert (undisturbed["observed"], undisturbed["waiting_rejects"], undisturbed["findings"]) == (13, 0, [])
     assert len(undisturbed["anchors"]) == 3
     assert any(-9 in other["ends"] for other in others)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 
 import sqlalchemy as sa
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -27,6 +25,7 @@ from millstream.anchoring.records import EncodedBatch
 from millstream.core.clock import VirtualClock
 from millstream.testing.batches import CONFIG, make_batch, make_rejects
 from millstream.testing.cas import FaultyCas
+from suite.sizes import machine
 
 IDS = st.lists(st.integers(1, 60), min_size=1, max_size=4, unique=True)
 LIMIT = 3
@@ -111,6 +110,5 @@ class WriterMachine(RuleBasedStateMachine):
             assert replay(self.memory, self.ledger, self.index).findings == ()
 
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
 TestWriterMachine = WriterMachine.TestCase
-TestWriterMachine.settings = settings(max_examples=1000 if LONG else 20, stateful_step_count=20, deadline=None)
+TestWriterMachine.settings = machine(ci=20, long=1000, steps=20)

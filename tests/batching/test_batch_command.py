@@ -22,6 +22,7 @@ from millstream.batching.messages import TICK_SOURCE, event_of
 from millstream.cli.batch import batch
 from millstream.core.message import Message, encode_line
 from millstream.testing.batching import plain_batches, spelled
+from millstream.testing.commands import run_command
 
 UC3 = "a:110@120 b:120@130 c:130@140 a:140@150 a:155@170"
 RULES = ("--window", "50", "--max-delay", "20")
@@ -41,13 +42,8 @@ def parsed(output):
     return [json.loads(line) for line in output.splitlines()]
 
 
-def command_line(*options):
-    script = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
-    return [sys.executable, "-c", script, "batch", *RULES, *options]
-
-
-def process(text, *options):
-    return subprocess.run(command_line(*options), check=False, input=text, capture_output=True, text=True)
+def answer_to(text, *options):
+    return run_command("batch", *RULES, *options, stdin=text.encode())
 
 
 def random_events(seed, count=300):
@@ -114,7 +110,8 @@ def test_the_command_gives_what_the_plain_rule_gives(seed, ordered):
 
 
 def test_a_batch_is_printed_as_soon_as_ordered_input_makes_it_certain():
-    with subprocess.Popen(command_line("--ordered"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    command = [sys.executable, "-m", "millstream", "batch", *RULES, "--ordered"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdin.write(b"".join(lines_of(spelled("a:0@0 b:1@100"))))
         child.stdin.flush()
         assert json.loads(child.stdout.readline())["events"] == [1]
@@ -133,9 +130,9 @@ def test_faithful_takes_the_lines_in_their_order():
 
 @pytest.mark.parametrize("cut", ["at_event", "midpoint"])
 def test_faithful_and_a_cut_of_any_kind_are_not_taken_together(cut):
-    child = process(GOOD, "--mode", "faithful", "--cut", cut)
-    assert child.returncode == 2
-    assert "knows no --cut" in child.stderr
+    answer = answer_to(GOOD, "--mode", "faithful", "--cut", cut)
+    assert answer.code == 2
+    assert "knows no --cut" in answer.err
 
 
 @given(st.lists(st.integers(-300, 300) | st.integers(-(2**63), 2**63 - 1), max_size=60))
@@ -188,10 +185,10 @@ GOOD = '{"id":1,"key":"a","event_time":5,"received_at":6}\n'
     ],
 )
 def test_a_line_that_is_no_event_ends_the_command_with_its_number(bad, what):
-    child = process(GOOD + bad + "\n")
-    assert (child.returncode, child.stdout) == (2, "")
-    assert re.search(what, child.stderr)
-    assert "Traceback" not in child.stderr
+    answer = answer_to(GOOD + bad + "\n")
+    assert (answer.code, answer.out) == (2, "")
+    assert re.search(what, answer.err)
+    assert "Traceback" not in answer.err
 
 
 def test_messages_as_a_log_prints_them_give_the_batches_that_a_service_gives():
@@ -210,16 +207,16 @@ def test_messages_as_a_log_prints_them_give_the_batches_that_a_service_gives():
 def test_a_message_without_id_or_times_ends_the_command_with_its_line(missing):
     line = {"body": "x", "id": 3, "key": "a", "event_time": 5, "received_at": 6}
     del line[missing]
-    child = process(GOOD + json.dumps(line) + "\n")
-    assert (child.returncode, child.stdout) == (2, "")
-    assert re.search("line 2.*needs its id, event_time and received_at", child.stderr)
+    answer = answer_to(GOOD + json.dumps(line) + "\n")
+    assert (answer.code, answer.out) == (2, "")
+    assert re.search("line 2.*needs its id, event_time and received_at", answer.err)
 
 
 def test_ordered_input_that_goes_back_in_time_is_refused_with_its_line():
-    child = process(GOOD + GOOD.replace("6", "5").replace('"id":1', '"id":2'), "--ordered")
-    assert child.returncode == 2
-    assert "line 2" in child.stderr
-    assert "--ordered" in child.stderr
+    answer = answer_to(GOOD + GOOD.replace("6", "5").replace('"id":1', '"id":2'), "--ordered")
+    assert answer.code == 2
+    assert "line 2" in answer.err
+    assert "--ordered" in answer.err
 
 
 def test_caps_cut_by_count_and_by_bytes():
@@ -249,18 +246,18 @@ def test_late_events_are_refused_or_batched_apart_or_amend(late, members):
 
 
 def test_a_cap_on_bytes_needs_the_size_of_every_line():
-    child = process(GOOD, "--max-bytes", "8")
-    assert child.returncode == 2
-    assert "line 1: no size" in child.stderr
+    answer = answer_to(GOOD, "--max-bytes", "8")
+    assert answer.code == 2
+    assert "line 1: no size" in answer.err
 
 
 def test_rules_that_make_no_sense_end_the_command():
-    child = process(GOOD, "--window", "-5")
-    assert child.returncode == 2
-    assert "window is -5" in child.stderr
+    answer = answer_to(GOOD, "--window", "-5")
+    assert answer.code == 2
+    assert "window is -5" in answer.err
 
 
 def test_a_missing_file_ends_the_command(tmp_path):
-    child = process("", str(tmp_path / "nothing.jsonl"))
-    assert child.returncode == 2
-    assert "nothing.jsonl" in child.stderr
+    answer = answer_to("", str(tmp_path / "nothing.jsonl"))
+    assert answer.code == 2
+    assert "nothing.jsonl" in answer.err

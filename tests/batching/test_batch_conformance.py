@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import msgspec
@@ -16,10 +15,9 @@ from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columns import cut_columns
 from millstream.batching.event import EventBatch, Reject
 from millstream.testing.batch_conformance import BatchConformance, CaseFailedError, Result
+from suite.sizes import sized
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
 
 
 def in_pieces(config, events, draw):
@@ -122,7 +120,7 @@ def step_by_step(config, cases, draw, host=ColumnBatcher):
 
 
 class TestBatcher(BatchConformance):
-    cases = 200_000 if LONG else 10_000
+    cases = sized(ci=10_000, long=200_000)
 
     @pytest.fixture
     def engine(self):
@@ -130,7 +128,7 @@ class TestBatcher(BatchConformance):
 
 
 class TestColumns(BatchConformance):
-    cases = 200_000 if LONG else 10_000
+    cases = sized(ci=10_000, long=200_000)
 
     @pytest.fixture
     def engine(self):
@@ -138,7 +136,7 @@ class TestColumns(BatchConformance):
 
 
 class TestColumnBatcher(BatchConformance):
-    cases = 20_000 if LONG else 1000
+    cases = sized(ci=1000, long=20_000)
 
     @pytest.fixture
     def engine(self):
@@ -148,7 +146,7 @@ class TestColumnBatcher(BatchConformance):
 class TestAdaptiveBatcher(BatchConformance):
     """With thresholds that let it change from columns to records and back in every example."""
 
-    cases = 20_000 if LONG else 1000
+    cases = sized(ci=1000, long=20_000)
 
     @pytest.fixture
     def engine(self, monkeypatch):

@@ -114,6 +114,7 @@ def test_quiet_sources_close_by_ticks_and_sigterm_ends_it_in_order(data):
     assert (data / "batching" / "out.state").exists()
 
 
+@pytest.mark.crash
 def test_p5_killed_while_the_log_grows_it_loses_nothing_and_gives_nothing_twice(data):
     draw = random.Random(2)
     for seed in range(4):

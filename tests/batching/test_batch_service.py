@@ -19,6 +19,7 @@ from millstream.batching.ticks import BUSY_PAUSE, ticks_between, ticks_by
 from millstream.core.clock import VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogError, LogSpec, TrimmedError, open_store
+from suite.sizes import sized
 
 RULES = BatchConfig(50, 20)
 CHILD = Path(__file__).parent / "children" / "serve.py"
@@ -174,14 +175,16 @@ def test_p6_a_service_reopened_with_commits_of_another_size_loses_no_reject_and_
     assert len(refused) > 50
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_p5_a_service_that_is_killed_loses_nothing_and_gives_nothing_twice(tmp_path, size):
     url, draw = f"sqlite:///{tmp_path / 'log.db'}", random.Random(3)
     with open_store(url) as store, store.log(LogSpec("in")).writer() as writer:
-        writer.append(traffic(3, 60_000 if size == "long" else 6000))
+        writer.append(traffic(3, sized(ci=6000, long=60_000)))
     command = [sys.executable, str(CHILD), url, str(tmp_path / "state")]
-    for _ in range(100 if size == "long" else 8):
+    for _ in range(sized(quick=4, ci=8, long=100)):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
             for _ in range(draw.randint(1, 12)):
                 assert child.stdout.readline() == "committed\n"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, Event
 from millstream.testing.batching import plain_batches
+from suite.sizes import machine, sized
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
 
 
 class BatcherMachine(RuleBasedStateMachine):
@@ -95,4 +91,4 @@ class BatcherMachine(RuleBasedStateMachine):
 
 
 TestBatcherMachine = BatcherMachine.TestCase
-TestBatcherMachine.settings = settings(max_examples=10_000 if LONG else 150, stateful_step_count=25, deadline=None)
+TestBatcherMachine.settings = machine(ci=150, long=10_000, steps=25)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import ast
 import itertools
-import os
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import millstream.batching
 from millstream.batching import BatchConfig, Batcher, Event
 from millstream.testing.batching import plain_batches
+from suite.sizes import examples, sized
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
-many = settings(max_examples=10_000 if LONG else 150, deadline=None)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
+many = examples(ci=150, long=10_000)
 
 SPAN = 120
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import (
@@ -28,11 +27,10 @@ from millstream.batching.columnbatcher import ColumnBatcher
 from millstream.batching.columnengines import Closed, OrderFreeColumns
 from millstream.batching.columns import History, cut_columns
 from millstream.batching.snapshot import decode_snapshot
+from suite.sizes import examples, sized
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
-many = settings(max_examples=10_000 if LONG else 200, deadline=None)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
+many = examples(ci=200, long=10_000)
 
 plain_rules = st.builds(
     BatchConfig,

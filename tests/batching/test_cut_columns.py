@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, ConfigError, Event
@@ -19,10 +18,9 @@ from millstream.batching.columns import FARTHEST, cut_columns
 from millstream.batching.config import Caps
 from millstream.batching.errors import ColumnsError
 from millstream.testing.batching import plain_batches, spelled
+from suite.sizes import examples, sized
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
 
 NAMES = ("id", "source", "key", "event_time", "received_at", "digest", "size")
 
@@ -68,7 +66,7 @@ def rejects_of(history):
     return sorted((row["rejected"], row["reason"]) for row in history.rejects.to_pylist())
 
 
-@settings(max_examples=10_000 if LONG else 100, deadline=None)
+@examples(ci=100, long=10_000)
 @given(configs, records, st.none() | st.integers(-60, 250))
 def test_p5_determinism_columns_give_what_the_plain_rule_gives(config, events, clock):
     history = cut_columns(table_of(events), config, clock)

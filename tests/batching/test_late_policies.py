@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Batcher, BoundBrokenError, ConfigError, Event, Reject
 from millstream.batching.columns import cut_columns
 from millstream.testing.batching import plain_batches, spelled
+from suite.sizes import examples, sized
 
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
-
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600 if LONG else 300)]
-many = settings(max_examples=10_000 if LONG else 100, deadline=None)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(sized(ci=300, long=3600))]
+many = examples(ci=100, long=10_000)
 
 SPAN = 100
 

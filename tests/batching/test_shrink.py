@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -15,6 +13,7 @@ from millstream.batching import BatchConfig, Event
 from millstream.batching.shrink import groupings, shrink
 from millstream.cli.batch import batch
 from millstream.testing.batching import respelled, spelled
+from millstream.testing.commands import run_command
 
 RULES = BatchConfig(50, 20, conflict_cut="midpoint")
 PLAIN = ["--window", "50", "--max-delay", "20"]
@@ -68,12 +67,9 @@ def test_the_command_prints_lines_that_show_the_difference_when_they_are_batched
 
 
 def test_the_command_ends_with_code_1_where_the_modes_agree():
-    script = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
-    child = subprocess.run(
-        [sys.executable, "-c", script, "batch", "shrink", *PLAIN], check=False, input="", capture_output=True, text=True
-    )
-    assert (child.returncode, child.stdout) == (1, "")
-    assert "the modes agree" in child.stderr
+    answer = run_command("batch", "shrink", *PLAIN)
+    assert (answer.code, answer.out) == (1, "")
+    assert "the modes agree" in answer.err
 
 
 def test_a_file_that_is_named_like_a_tool_is_batched_by_its_path(tmp_path, monkeypatch):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millstream.bench.frame import run_benchmark
 from millstream.core.clock import SystemClock
+
+pytestmark = pytest.mark.served
 
 
 def test_every_part_gives_a_rate() -> None:

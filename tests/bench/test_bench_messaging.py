@@ -13,6 +13,7 @@ from millstream.bench.messaging import comparisons
 from millstream.bench.messaging.work import delay_figures
 
 
+@pytest.mark.served
 def test_every_comparison_gives_figures_of_every_contender(tmp_path: Path) -> None:
     for comparison in comparisons("quick", tmp_path):
         result = measure(comparison, 1, lambda _: None)

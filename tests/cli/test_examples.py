@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +15,9 @@ import pytest
 from millstream.cli.batch import TOOLS
 from millstream.cli.examples import example_lines, example_of
 from millstream.cli.main import COMPLETE, millstream, run
+from millstream.testing.commands import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
-SCRIPT = "import sys; from millstream.cli.main import main; main()"
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -84,9 +82,7 @@ def test_shells_get_lines_that_they_understand(shell: str, capsys: pytest.Captur
 def test_a_shell_that_asks_is_told_commands_and_options() -> None:
     def asked(line: str) -> list[str]:
         words = {COMPLETE: "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
-        command = [sys.executable, "-c", SCRIPT]
-        found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **words}, check=False)
-        return [each.partition(",")[2] for each in found.stdout.splitlines()]
+        return [each.partition(",")[2] for each in run_command(environment=words).out.splitlines()]
 
     assert asked("millstream que") == ["queue"]
     assert asked("millstream queue re") == ["redrive"]
@@ -94,12 +90,11 @@ def test_a_shell_that_asks_is_told_commands_and_options() -> None:
 
 
 def test_an_error_is_one_line_and_debug_shows_where(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT]
     arguments = ["log", "info", "absent", "--data", str(tmp_path)]
-    plain = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
-    assert plain.returncode == 3 and plain.stderr.count("\n") == 1 and "Traceback" not in plain.stderr
-    debug = subprocess.run([*command, "--debug", *arguments], capture_output=True, text=True, check=False)
-    assert "Traceback" in debug.stderr and debug.returncode != 0
+    plain = run_command(*arguments)
+    assert plain.code == 3 and plain.err.count("\n") == 1 and "Traceback" not in plain.err
+    debug = run_command("--debug", *arguments)
+    assert "Traceback" in debug.err and debug.code != 0
 
 
 def test_the_table_of_exit_codes_has_every_code_that_an_error_has() -> None:

@@ -27,8 +27,16 @@ def test_help_names_every_command_without_loading_arrow() -> None:
     assert all(name in result.stdout for name in COMMANDS)
 
 
-def test_the_package_can_be_run_as_a_module() -> None:
-    command = [sys.executable, "-m", "millstream", "--version"]
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_program_starts_with_every_command(name: str) -> None:
+    command = [sys.executable, "-m", "millstream", name, "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: millstream {name} ")
+
+
+def test_the_installed_program_starts() -> None:
+    command = [Path(sys.executable).with_name("millstream"), "--version"]
     assert subprocess.run(command, capture_output=True, check=True).stdout.startswith(b"millstream")
 
 

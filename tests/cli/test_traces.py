@@ -20,6 +20,7 @@ from serving_nodes import Serving, open_node
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.testing.collector import TraceCollector, collecting
+from millstream.testing.commands import run_command
 from millstream.testing.outboxes import connect_application, make_outbox
 from millstream.testing.waiting import until
 
@@ -81,7 +82,6 @@ def test_devices_outboxes_and_the_console_are_traced_to_the_anchor(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_job_on_spark_that_anchors_history_ends_the_traces_of_its_messages(
     tmp_path: Path, collector: TraceCollector
 ) -> None:
@@ -103,9 +103,8 @@ def test_a_job_on_spark_that_anchors_history_ends_the_traces_of_its_messages(
 
 def test_a_protocol_that_traces_are_not_sent_in_is_named(tmp_path: Path) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "carrier pigeon"}
-    command = [sys.executable, "-m", "millstream", "config", "show", "--data", str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
-    assert ran.returncode == 2 and "'carrier pigeon'" in ran.stderr and "http/protobuf" in ran.stderr
+    answer = run_command("config", "show", "--data", str(tmp_path), environment=environment)
+    assert answer.code == 2 and "'carrier pigeon'" in answer.err and "http/protobuf" in answer.err
 
 
 def _anchored(collector: TraceCollector, first: str) -> int:

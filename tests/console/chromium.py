@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from playwright.sync_api import BrowserContext, Page, expect
 from world import DAMAGED, Served, did
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Locator, Page
 
 CHROMIUM = shutil.which("chromium") or ""
 FLAGS = [
@@ -45,6 +48,13 @@ class Watched:
         return page
 
 
+def expect(found: Any) -> Any:
+    """Playwright's ``expect``, which takes a quarter of a second to import: only tests that look at a page pay."""
+    from playwright.sync_api import expect
+
+    return expect(found)
+
+
 def to_sign_in(page: Page, served: Served) -> None:
     """The page that asks who is there, after a wrong password."""
     page.goto(f"{served.url}/queues")
@@ -63,11 +73,16 @@ def sign_in(page: Page, served: Served, name: str) -> None:
     expect(page.locator(".who")).to_contain_text(name)
 
 
+def _follow(page: Page, button: Locator) -> None:
+    """Click *button*, and wait until the page that it leads to is whole: a click returns before that."""
+    with page.expect_navigation():
+        button.click()
+
+
 def _press(path: str, button: str) -> Callable[[Page, Served], None]:
     def press(page: Page, served: Served) -> None:
         page.goto(served.url + path)
-        page.get_by_role("button", name=button, exact=True).first.click()
-        page.wait_for_load_state()
+        _follow(page, page.get_by_role("button", name=button, exact=True).first)
 
     return press
 
@@ -75,7 +90,7 @@ def _press(path: str, button: str) -> Callable[[Page, Served], None]:
 def _amended(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/queues/duplication-high/2")
     page.get_by_label("Body").fill(page.get_by_label("Body").input_value().replace("gone", "second"))
-    page.get_by_role("button", name="Look at the change…").click()
+    _follow(page, page.get_by_role("button", name="Look at the change…"))
 
 
 def _conflicting(page: Page, served: Served) -> None:
@@ -91,7 +106,7 @@ def _changed(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/policies/local")
     page.get_by_label("Another space").first.fill("films")
     page.get_by_role("button", name="Add it").first.click()
-    page.get_by_role("button", name="Look at what it would do").click()
+    _follow(page, page.get_by_role("button", name="Look at what it would do"))
 
 
 _STEPS: Mapping[str, Callable[[Page, Served], None]] = {

@@ -6,11 +6,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from chromium import CHROMIUM, FLAGS, Watched
-from playwright.sync_api import Browser, sync_playwright
 from world import Served, furnish, guard, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +55,8 @@ def copied(furnished: Path, tmp_path: Path) -> Callable[[], Path]:
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
         pytest.fail("chromium is missing") if os.environ.get("CI") else pytest.skip("chromium is missing")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield started

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from chromium import PAGES, walk_steps
-from playwright.sync_api import Browser, Page, expect
+from chromium import PAGES, expect, walk_steps
 from world import Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 SHEET = resources.files("millstream.console").joinpath("static", "console.css").read_text("utf-8")
 TEXT = {

@@ -8,13 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from chromium import PAGES, Watched, walk_steps
-from playwright.sync_api import Browser, Page, expect
+from chromium import PAGES, Watched, expect, walk_steps
 from world import Served, did, serving
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
+
+@pytest.mark.smoke
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_is_whole_without_a_complaint(browser: Browser, served: Served, theme: str) -> None:
     pictures = os.environ.get("MILLSTREAM_SCREENSHOTS")
@@ -205,6 +209,7 @@ def test_a_batch_says_why_it_ended_and_leads_to_its_file_and_messages(served: Se
     assert watched.complaints == []
 
 
+@pytest.mark.smoke
 def test_a_fault_is_repaired_and_a_held_plan_approved(changing: Served, watched: Watched) -> None:
     page = watched.page(f"{changing.url}/integrity/findings")
     page.get_by_role("button", name="Repair…").click()

@@ -25,6 +25,7 @@ from millstream.console.app import Console
 from millstream.node import Node
 from millstream.rest.desk import Desk
 from millstream.settings import load_settings
+from suite.sizes import sized
 
 QUEUE = "/queues/duplication-high"
 PATHS = (
@@ -48,13 +49,13 @@ def paths(crowd: Crowd) -> list[str]:
     ]  # fmt: skip
 
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("large-pages")]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
 def crowds(tmp_path_factory: pytest.TempPathFactory, size: str) -> Mapping[str, tuple[Crowd, Path]]:
     """A node, and one with ten times as much on it."""
-    shares = (10, 1) if size == "long" else (100, 10)
+    shares = sized(ci=(100, 10), long=(10, 1))
     folder = tmp_path_factory.mktemp("crowds")
     made = {name: WHOLE.part(share) for name, share in zip(("less", "more"), shares, strict=True)}
     return {name: (crowd, furnish_crowd(folder / name, crowd)) for name, crowd in made.items()}

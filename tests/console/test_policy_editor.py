@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from chromium import PATIENCE, Watched
-from playwright.sync_api import Browser, Page, expect
+from chromium import PATIENCE, Watched, expect
 from world import Served, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ def test_tables_that_cannot_be_made_are_an_error(tmp_path: Path) -> None:
     reader.dispose()
 
 
+@pytest.mark.served
 def test_a_server_that_is_being_started_is_waited_for() -> None:
     with services.private("mariadb") as server:
         server.kill()

@@ -22,7 +22,7 @@ from millstream.settings import load_settings
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import ENVIRONMENT
 
-pytestmark = pytest.mark.timeout(600)  # some pages are dozens of commands, each a process of its own
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]  # some pages are dozens of commands, each a process
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 DATABASE, BROKER = "mysql://millstream:password@db.example/", "amqp://millstream:password@mq.example:5672/%2F"

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from pages import follow, follow_page, matches, steps
 
+pytestmark = pytest.mark.acceptance
+
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ("first-road", "first-policy", "first-did", "first-spark-job")
 
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark-demo")
 @pytest.mark.timeout(3600)
 def test_from_the_clone_to_a_proof_with_an_empty_environment(size: str, tmp_path: Path) -> None:
     """``make demo`` in a new clone prints what the README says, and each page works with what that installed."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from pages import blocks, follow_page
 
+pytestmark = pytest.mark.acceptance
+
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 PLAIN = ["first-road", "first-policy", "first-did"]
 
@@ -19,7 +21,6 @@ def test_a_newcomer_can_follow_the_tutorial(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_newcomer_can_follow_the_tutorial_on_spark(tmp_path: Path) -> None:
     follow_page(TUTORIALS / "first-spark-job.md", tmp_path)
     assert follow_python(tmp_path) == "{'n': 200, 'top': 127}"

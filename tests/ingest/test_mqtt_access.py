@@ -86,6 +86,7 @@ def harness_at(tmp_path, url):
     return Harness(tmp_path, url)
 
 
+@pytest.mark.served
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_a_password_lets_us_in_from_the_url_or_a_file(guarded, tmp_path, protocol):
     url, _, _ = guarded
@@ -100,6 +101,7 @@ def test_a_password_lets_us_in_from_the_url_or_a_file(guarded, tmp_path, protoco
         harness.store.close()
 
 
+@pytest.mark.served
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])
 def test_a_wrong_password_ends_it_at_once_and_is_not_shown(guarded, protocol):
     url, _, _ = guarded
@@ -111,6 +113,7 @@ def test_a_wrong_password_ends_it_at_once_and_is_not_shown(guarded, protocol):
     connection.close()
 
 
+@pytest.mark.served
 def test_certificates_encrypt_and_authenticate_both_ends(guarded, tmp_path):
     _, url, folder = guarded
     certificate, key = folder / "certificate.pem", folder / "key.pem"
@@ -125,6 +128,7 @@ def test_certificates_encrypt_and_authenticate_both_ends(guarded, tmp_path):
     harness.store.close()
 
 
+@pytest.mark.served
 def test_a_broker_whose_certificate_nobody_vouches_for_is_not_trusted(guarded):
     _, url, _ = guarded
     connection = Connection(parse_broker(url), "x", OPTIONS, SystemClock())

@@ -14,8 +14,11 @@ from millstream.batching import BatchConfig, Batcher
 from millstream.batching.messages import event_of
 from millstream.log import LogSpec, open_store
 from millstream.testing.mqtt import publish
+from suite.sizes import sized
 
 from .conftest import Harness
+
+pytestmark = pytest.mark.crash
 
 CHILD = Path(__file__).parent / "children" / "ingest.py"
 SECOND = 1_000_000
@@ -48,6 +51,7 @@ def sent(root, count, first=0):
     return [(f"{root}/pump/level", b'{"time":%d,"n":%d}' % (1000 + n, n)) for n in range(first, first + count)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("where", "qos"), [("between", 1), ("before", 2), ("between", 2), ("after", 2)])
 def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto, tmp_path, root, where, qos):
     Harness(tmp_path, mosquitto.url).subscribe(f"{root}/#", qos=qos)
@@ -76,7 +80,7 @@ def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto,
 @pytest.mark.timeout(3600)
 def test_p2_under_exactly_once_an_ingest_killed_at_any_moment_stores_each_message_once(mosquitto, tmp_path, root, size):
     """The child is killed at random moments while the broker is fed, and packet identifiers come round again."""
-    rounds, each = (60, 3000) if size == "long" else (4, 400)
+    rounds, each = sized(quick=(2, 200), ci=(4, 400), long=(60, 3000))
     draw = random.Random(5)
     Harness(tmp_path, mosquitto.url).subscribe(f"{root}/#", qos=2)
     for number in range(rounds):

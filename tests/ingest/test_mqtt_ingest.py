@@ -25,6 +25,7 @@ def numbered(topic, count, first=0):
     return [(topic, b'{"time":%d,"n":%d}' % (1_700_000_000 + n, n)) for n in range(first, first + count)]
 
 
+@pytest.mark.smoke
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_every_quality_of_service_brings_each_message_once_and_in_order(harness, root, qos, protocol):

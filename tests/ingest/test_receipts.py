@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -17,8 +15,7 @@ from millstream.ingest import Arrival, Receipts, ReceiptsError
 from millstream.ingest.publish_packet import decode_publish
 from millstream.ingest.receipts import marked
 from millstream.log import LogSpec, open_store
-
-LONG = os.environ.get("MILLSTREAM_TEST_SIZE") == "long"
+from suite.sizes import machine
 
 
 def receipts_in(folder, *logs, client=""):
@@ -119,7 +116,7 @@ class ReceiptsMachine(RuleBasedStateMachine):
 
 
 TestReceiptsMachine = ReceiptsMachine.TestCase
-TestReceiptsMachine.settings = settings(max_examples=300 if LONG else 12, stateful_step_count=20, deadline=None)
+TestReceiptsMachine.settings = machine(ci=12, long=300, steps=20)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -73,12 +73,14 @@ def open_mysql(database: str, opened: list[Backend]) -> Callable[[], Backend]:
     return open_backend
 
 
+@pytest.mark.smoke
 class TestMysqlBackend(BackendConformance):
     @pytest.fixture
     def open_backend(self, open_mysql: Callable[[], Backend]) -> Callable[[], Backend]:
         return open_mysql
 
 
+@pytest.mark.smoke
 class TestMysqlLogStore(LogStoreConformance):
     @pytest.fixture
     def open_logs(self, open_mysql: Callable[[], Backend]) -> Callable[[], LogStore]:
@@ -96,12 +98,14 @@ def open_postgres(postgres_database: str, opened: list[Backend]) -> Callable[[],
     return open_backend
 
 
+@pytest.mark.smoke
 class TestPostgresBackend(BackendConformance):
     @pytest.fixture
     def open_backend(self, open_postgres: Callable[[], Backend]) -> Callable[[], Backend]:
         return open_postgres
 
 
+@pytest.mark.smoke
 class TestPostgresLogStore(LogStoreConformance):
     @pytest.fixture
     def open_logs(self, open_postgres: Callable[[], Backend]) -> Callable[[], LogStore]:
@@ -134,6 +138,7 @@ class TestMemoryLogStore(LogStoreConformance):
         return lambda: LogStore(backend, SystemClock())
 
 
+@pytest.mark.smoke
 class TestNerveBackend(BackendConformance):
     """The document's layout has no blocks and no times, so that what is asked of them does not hold there."""
 
@@ -154,6 +159,7 @@ class TestNerveBackend(BackendConformance):
         return open_one
 
 
+@pytest.mark.smoke
 class TestNerveLogStore(LogStoreConformance):
     """It keeps the bodies of messages alone, and reads parts of a log that are not those in which it was written."""
 

@@ -1,4 +1,4 @@
-"""``millstream log`` as a user runs it: real processes, real pipes."""
+"""``millstream log`` as a user runs it; where the test is about pipes, in a real process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.log import LogSpec, open_store
-
-MILLSTREAM = [sys.executable, "-c", "from millstream.cli.main import main; main()", "log"]
+from millstream.testing.commands import run_command
 
 
 class Shell:
@@ -22,17 +21,19 @@ class Shell:
         self.data = folder / "data"
 
     def run(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> str:
-        done = subprocess.run(self.line(*arguments), input=stdin, capture_output=True, check=False, timeout=60)
-        assert done.returncode == code, done.stderr.decode()
-        self.errors = done.stderr.decode()
-        return done.stdout.decode()
+        answer = run_command("log", *arguments, "--data", str(self.data), stdin=stdin)
+        assert answer.code == code, answer.err
+        self.errors = answer.err
+        return answer.out
 
     def copy(self, source: str, target: str) -> str:
-        done = subprocess.run([*MILLSTREAM, "copy", source, target, "weather"], capture_output=True, check=True)
-        return done.stdout.decode()
+        answer = run_command("log", "copy", source, target, "weather")
+        assert answer.code == 0, answer.err
+        return answer.out
 
     def line(self, *arguments: str) -> list[str]:
-        return [*MILLSTREAM, *arguments, "--data", str(self.data)]
+        """The command line of a process of its own."""
+        return [sys.executable, "-m", "millstream", "log", *arguments, "--data", str(self.data)]
 
 
 @pytest.fixture

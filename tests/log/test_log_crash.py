@@ -28,6 +28,9 @@ from millstream.testing.torture.checks import Delivery, Order, check_confirmed, 
 from millstream.testing.torture.plan import CONSUMER
 from millstream.testing.torture.writer import FAILED, FENCED
 from millstream.testing.waiting import until
+from suite.sizes import sized
+
+pytestmark = pytest.mark.crash
 
 WRITER, READER = "millstream.testing.torture.writer", "millstream.testing.torture.reader"
 SPEC = LogSpec(LOG)
@@ -51,9 +54,10 @@ def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 def plan(size: str, url: str) -> Plan:
     """How many processes are killed."""
     few = 8 if is_nerve(url) else 20
-    return Plan(kills=1000 if size == "long" else few, seed=2)
+    return Plan(kills=sized(quick=5, ci=few, long=1000), seed=2)
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: Plan) -> None:
@@ -65,6 +69,7 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: Pl
     assert report.messages_delivered > 0
 
 
+@pytest.mark.smoke
 def test_p3_delivery_a_killed_reader_gets_again_only_what_the_window_allows(url: str) -> None:
     with open_store(url) as store:
         with store.log(SPEC).writer() as writer:
@@ -84,6 +89,7 @@ def test_p3_delivery_a_killed_reader_gets_again_only_what_the_window_allows(url:
             assert pointer <= delivery.last_given, "nothing counts as acknowledged that was not"
 
 
+@pytest.mark.smoke
 def test_p10_one_writer_a_living_one_is_named_and_a_killed_one_replaced_at_once(url: str) -> None:
     with open_store(url) as store, Child(WRITER, url, 1, 1, 15, 1) as process:
         assert process.wait_for(1)
@@ -232,7 +238,7 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(
         pytest.importorskip("mariadb", reason="pip install 'millstream[mysql-binary]'")
     with services.private(name) as server:
         scratch = scratch_beside(f"{server.url}torture{mark}{options}", "torture-test")
-        plan = Plan(kills=200 if size == "long" else 6, seed=4)
+        plan = Plan(kills=sized(ci=6, long=200), seed=4)
         report = torture(scratch, plan, server=server)
     assert report.problems == ()
     assert report.databases_killed > 0

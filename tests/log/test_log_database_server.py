@@ -38,6 +38,7 @@ def flip(connection: Connection, table: str, first_id: int, position: int) -> No
     connection.execute(f"UPDATE {table} SET data = ? WHERE first_id = ?", bytes(damaged), first_id)
 
 
+@pytest.mark.smoke
 def test_damage_in_the_middle_is_never_skipped(log: Log, connection: Connection, table: str) -> None:
     flip(connection, table, 21, 40)
     connection.execute(f"DELETE FROM {table} WHERE first_id = 41")

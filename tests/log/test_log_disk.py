@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.log import LogSpec, open_store
@@ -22,6 +22,7 @@ from millstream.testing.services import ServiceMissingError
 from millstream.testing.torture import LOG, Child
 from millstream.testing.torture.checks import check_confirmed, read_confirmed
 from millstream.testing.torture.writer import FAILED
+from suite.sizes import examples
 
 HERE = Path(__file__).parent
 WRITER = "millstream.testing.torture.writer"
@@ -65,7 +66,7 @@ def test_the_recording_has_what_the_process_left(recording: tuple[Path, Recordin
     assert not (tmp_path / "log.db-wal").exists()
 
 
-@settings(max_examples=settings().max_examples // 2)
+@examples(ci=50, long=1000)
 @given(share=st.floats(0, 1), seed=st.integers(0, 2**32))
 def test_p2_durability_nothing_confirmed_is_lost_when_the_power_is(
     recording: tuple[Path, Recording], share: float, seed: int

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.core.clock import SystemClock
@@ -18,6 +18,7 @@ from millstream.log.segments.files import sync
 from millstream.log.segments.format import End, decode_end, encode_end
 from millstream.log.segments.lease import LeaseRecord, write_lease
 from millstream.log.sqlite import SqliteBackend
+from suite.sizes import examples
 
 SPEC = LogSpec("weather", compression="plain")
 
@@ -88,7 +89,7 @@ def test_segments_leave_commits_to_the_system_until_the_lease_says_that_they_are
 COMMITS, SETTLED = 12, 5
 
 
-@settings(max_examples=settings().max_examples // 4)
+@examples(ci=25, long=500)
 @given(begin=st.floats(0, 1), length=st.floats(0, 1), cut=st.booleans(), segment_bytes=st.sampled_from([1500, 1 << 20]))
 @example(begin=0.0, length=1.0, cut=False, segment_bytes=1 << 20)
 @example(begin=0.2, length=0.1, cut=False, segment_bytes=1 << 20)

@@ -26,6 +26,7 @@ from millstream.log.database.driver import Connection
 from millstream.log.sqlite import SqliteBackend
 from millstream.testing.cut_line import CutLine
 from millstream.testing.damage import flip_bit
+from suite.sizes import sized
 
 SPEC = LogSpec("weather", block_messages=10)
 STORES = ["sqlite", "segments", "mysql", "postgresql", "nerve"]
@@ -163,7 +164,7 @@ def test_damage_anywhere_in_a_file_of_sqlite_is_told_or_does_no_harm(
     with open_store(f"sqlite:///{sound}", read_only=True) as store:
         expected = bodies(store.log(SPEC, create=False))
     told = 0
-    for turn in range(1500 if size == "long" else 60):
+    for turn in range(sized(ci=60, long=1500)):
         path = Path(shutil.copy(sound, tmp_path / f"{turn}.db"))
         harm(path, kind, turn, draw)
         found, problems = what_is_left(path)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -45,10 +44,10 @@ from millstream.log.sqlite import SqliteBackend
 from millstream.stores import MemoryStore, Store
 from millstream.stores.tiers import TierSpace
 from millstream.testing.faulty_store import Call, UnavailableStore
+from suite.sizes import machine as steps_of
 
 SPEC = LogSpec("weather", block_bytes=400, block_messages=16)
 LEASE = 10.0
-EXAMPLES = settings().max_examples
 
 messages = st.builds(
     Message,
@@ -300,12 +299,13 @@ class MysqlLogMachine(LogMachine):
         return MysqlBackend(parse_place(self.url), self.clock)
 
 
+@pytest.mark.smoke
 def test_the_log_in_mysql_is_like_a_list(database: str, empty_database: Callable[[str], None]) -> None:
     def machine() -> LogMachine:
         empty_database(database)
         return MysqlLogMachine(database)
 
-    run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES // 20, stateful_step_count=15))
+    run_state_machine_as_test(machine, settings=steps_of(ci=10, long=100, steps=15))
 
 
 class PostgresLogMachine(MysqlLogMachine):
@@ -313,17 +313,18 @@ class PostgresLogMachine(MysqlLogMachine):
         return PostgresBackend(parse_postgres_place(self.url), self.clock)
 
 
+@pytest.mark.smoke
 def test_the_log_in_postgresql_is_like_a_list(postgres_database: str, empty_database: Callable[[str], None]) -> None:
     def machine() -> LogMachine:
         empty_database(postgres_database)
         return PostgresLogMachine(postgres_database)
 
-    run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES // 20, stateful_step_count=15))
+    run_state_machine_as_test(machine, settings=steps_of(ci=10, long=100, steps=15))
 
 
 TestMemoryLogMachine = MemoryLogMachine.TestCase
-TestMemoryLogMachine.settings = settings(max_examples=EXAMPLES // 5, stateful_step_count=25)
+TestMemoryLogMachine.settings = steps_of(ci=20, long=400, steps=25)
 TestSqliteLogMachine = SqliteLogMachine.TestCase
-TestSqliteLogMachine.settings = settings(max_examples=EXAMPLES // 10, stateful_step_count=20)
+TestSqliteLogMachine.settings = steps_of(ci=10, long=200, steps=20)
 TestSegmentsLogMachine = SegmentsLogMachine.TestCase
-TestSegmentsLogMachine.settings = settings(max_examples=EXAMPLES // 10, stateful_step_count=20)
+TestSegmentsLogMachine.settings = steps_of(ci=10, long=200, steps=20)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.core.clock import SystemClock
@@ -19,6 +19,7 @@ from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.segments.files import sync
 from millstream.log.segments.format import SEGMENT_HEAD, End, decode_end, encode_end, snapshot_size
 from millstream.log.segments.lease import LeaseRecord, write_lease
+from suite.sizes import examples
 
 SPEC = LogSpec("weather", block_messages=20)
 COMMITS, PACK = 8, 25
@@ -70,7 +71,7 @@ def machine(segment_bytes: int, moment: int) -> Iterator[PowerLoss]:
         yield power
 
 
-@settings(max_examples=settings().max_examples // 4)
+@examples(ci=25, long=500)
 @given(
     segment_bytes=st.sampled_from([600, 1500, 1 << 20]),
     moment=st.integers(1, COMMITS + 4),

@@ -21,6 +21,9 @@ from millstream.messaging.client.transport import Transport
 from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import BrokerProcess
+from suite.sizes import sized
+
+pytestmark = pytest.mark.crash
 
 GROUPS = ("a", "b", "c")
 
@@ -126,6 +129,7 @@ def _open_messages(broker: BrokerProcess) -> int:
     return info.lag + info.in_flight
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("kind", "ordered"), [("NORMAL", False), ("FIFO", True)])
 def test_p2_p3_p4_a_killed_broker_loses_nothing_and_repeats_nothing_done(
     mortal_broker: BrokerProcess, kind: str, ordered: bool, size: str
@@ -135,7 +139,7 @@ def test_p2_p3_p4_a_killed_broker_loses_nothing_and_repeats_nothing_done(
     async def run() -> Client:
         async with transport(mortal_broker) as calls:
             client = Client(calls, "wreck", ordered=ordered)
-            await wreck(mortal_broker, client, 40 if size == "long" else 3)
+            await wreck(mortal_broker, client, sized(quick=2, ci=3, long=40))
             return client
 
     client = asyncio.run(run())

@@ -13,6 +13,7 @@ from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.journal import HELD, JOURNAL
 from millstream.messaging.client import Message, Options, Producer, SimpleConsumer
 from millstream.testing.brokers import BrokerProcess
+from suite.sizes import sized
 
 BATCH = 200
 SNAPSHOT_AFTER = 50
@@ -59,7 +60,7 @@ def test_memory_and_journal_stay_as_they_are_over_many_messages(
     process: BrokerProcess, tmp_path: Path, size: str
 ) -> None:
     process.make_topic("t")
-    warm, more = (250_000, 750_000) if size == "long" else (10_000, 20_000)
+    warm, more = sized(ci=(10_000, 20_000), long=(250_000, 750_000))
     asyncio.run(pass_on(process, warm))  # at the long size the ids that are remembered are full by then
     before = resident(process.pid)
     asyncio.run(pass_on(process, more))

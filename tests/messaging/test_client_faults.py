@@ -33,6 +33,7 @@ from millstream.testing.brokers import IMPATIENT, BrokerProcess
 from millstream.testing.cut_line import CutLine
 from millstream.testing.mortal_calls import Death
 from millstream.testing.waiting import until_async
+from suite.sizes import sized
 
 OPTIONS = Options(
     request_timeout=5.0,
@@ -180,6 +181,7 @@ class Traffic:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.crash
 @pytest.mark.long
 def test_p2_p3_p4_clients_go_on_past_the_death_of_their_broker_at_every_step(
     mortal_broker: BrokerProcess, size: str
@@ -216,7 +218,7 @@ def test_p2_p3_p4_clients_go_on_past_the_death_of_their_broker_at_every_step(
             await traffic.settle()
         traffic.verify()
 
-    run(test, 1200 if size == "long" else 280)
+    run(test, sized(ci=280, long=1200))
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
@@ -239,7 +241,7 @@ def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CutLine, size: str
 
     async def test() -> None:
         async with Traffic(f"127.0.0.1:{line.port}") as traffic:
-            for number in range(100 if size == "long" else 8):
+            for number in range(sized(ci=8, long=100)):
                 if number == 1:
                     await traffic.poison_one()
                 before = line.cuts
@@ -252,7 +254,7 @@ def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CutLine, size: str
             await traffic.settle()
         traffic.verify()
 
-    run(test, 600 if size == "long" else 120)
+    run(test, sized(ci=120, long=600))
 
 
 def test_clients_go_on_after_their_broker_hung(mortal_broker: BrokerProcess) -> None:
@@ -321,7 +323,7 @@ def test_a_clock_that_jumps_by_days_harms_neither_sends_nor_receives(broker: Bro
 
 def test_memory_stays_flat_however_many_messages_pass(tmp_path: Path, size: str) -> None:
     """A million messages at the long size; what counts is what the system says that the process holds."""
-    count = 1_000_000 if size == "long" else 10_000
+    count = sized(ci=10_000, long=1_000_000)
     process = BrokerProcess(f"segments:///{tmp_path / 'log'}", IMPATIENT)
 
     async def pass_on(producer: Producer, consumer: SimpleConsumer, messages: int) -> None:
@@ -348,7 +350,7 @@ def test_memory_stays_flat_however_many_messages_pass(tmp_path: Path, size: str)
         stack.callback(process.kill)
         process.start()
         process.make_topic("many")
-        run(test, 3000 if size == "long" else 120)
+        run(test, sized(ci=120, long=3000))
 
 
 def _resident() -> int:

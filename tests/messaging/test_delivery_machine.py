@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millstream.messaging.broker.delivery import RENEW_LONGEST, RENEW_STEP, Delivery, Loan, ranges
 from millstream.messaging.broker.flight import Flight
+from suite.sizes import machine
 
 GROUPS = ("a", "b", "c")
 
@@ -148,7 +148,7 @@ TestOrderedDelivery = OrderedDeliveryMachine.TestCase
 
 @pytest.fixture(autouse=True, scope="module")
 def _schedules(size: str) -> None:
-    schedules = settings(max_examples=1000 if size == "long" else 60, stateful_step_count=40, deadline=None)
+    schedules = machine(ci=60, long=1000, steps=40)
     TestDelivery.settings = TestOrderedDelivery.settings = schedules
 
 

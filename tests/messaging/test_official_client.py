@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from millstream.testing.brokers import BrokerProcess
 
-pytest.importorskip("rocketmq")
+pytestmark = pytest.mark.skipif(find_spec("rocketmq") is None, reason="pip install rocketmq-python-client")
 
 CHILDREN = Path(__file__).parent / "children"
 TOPICS = {
@@ -107,6 +108,8 @@ def test_a_topic_that_is_not_there_is_not_found(flows: dict[str, Future[Any]]) -
     assert "no-such-topic" in flows["missing"].result()
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 def test_p3_the_official_client_goes_on_after_the_broker_was_killed(
     mortal_broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from millstream.cli.main import run
@@ -24,6 +23,7 @@ from millstream.settings import load_settings
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
+from suite.sizes import machine
 
 _names = itertools.count(1)
 
@@ -63,11 +63,8 @@ def test_p6_a_queue_on_a_broker_does_what_the_model_does(broker: BrokerProcess, 
         name = new_name()
         return lambda clock: RocketWorkQueue(url(broker), engine, name, clock, server_time=False)
 
-    examples = 200 if size == "long" else 12
-    run_state_machine_as_test(
-        queue_machine(make, travelling=True),
-        settings=settings(max_examples=examples, stateful_step_count=30, deadline=None),
-    )
+    steps = machine(ci=12, long=200, steps=30)
+    run_state_machine_as_test(queue_machine(make, travelling=True), settings=steps)
 
 
 def test_many_tasks_are_few_messages(broker: BrokerProcess, engine: sa.Engine) -> None:
@@ -102,6 +99,7 @@ def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(broker: BrokerP
         assert 0.5 <= clock.monotonic() - start < 10.0
 
 
+@pytest.mark.crash
 def test_p6_nothing_is_lost_while_the_broker_is_away(
     mortal_broker: BrokerProcess, engine: sa.Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -197,6 +197,7 @@ def test_d13_and_d14_a_source_without_a_checksum_fails_and_says_where(world: Any
     assert world.has(COPY) is present
 
 
+@pytest.mark.smoke
 def test_d15_a_source_that_reads_wrong_three_times_never_reaches_the_destination(world: Any) -> None:
     world.put(SOURCE)
     world.put(COPY, b"older, and good")
@@ -284,6 +285,7 @@ def test_p8_d19_with_a_tombstone_the_copy_is_deleted_and_gets_one_too(world: Any
     assert duplicate(world).summary.startswith("D21")
 
 
+@pytest.mark.smoke
 def test_p8_d20_what_the_source_lost_is_kept_at_the_destination(world: Any) -> None:
     digest = world.put(COPY)
     world.record(SOURCE, digest)

@@ -40,6 +40,7 @@ from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import NewItem
 from millstream.stores.processes import BulkProcesses
 from millstream.testing.waiting import until
+from suite.sizes import sized
 
 PROGRAM = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
 CLOCK = SystemClock()
@@ -76,11 +77,13 @@ def helpers(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 @pytest.mark.parametrize("hunting", [False, True])
 def test_p6_every_copy_is_made_proven_and_audited_once_whoever_of_the_processes_is_killed(
     new_world: Callable[..., Any], tmp_path: Path, size: str, hunting: bool
 ) -> None:
-    count, draw = 20_000 if size == "long" else 2_500, random.Random(7)
+    count, draw = sized(ci=2_500, long=20_000), random.Random(7)
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}", connect_args={"timeout": 60})
     outbox, log = Outbox(engine, VirtualClock()), AuditLog(engine)
     with BulkProcesses(3, worth=1) as processes:
@@ -125,7 +128,7 @@ def node(tmp_path: Path, size: str) -> Any:
     (tmp_path / "millstream.toml").write_text("\n".join([*stores, "audited = true"]))
     source = LocalStore(tmp_path / "stores" / "one")
     LocalStore(tmp_path / "stores" / "two")
-    bodies = {f"item {n}": b"%d " % n * 400 for n in range(20_000 if size == "long" else 2_500)}
+    bodies = {f"item {n}": b"%d " % n * 400 for n in range(sized(ci=2_500, long=20_000))}
     fill(source, bodies)
     return tmp_path, bodies
 
@@ -162,6 +165,7 @@ def all_there(folder: Path, bodies: dict[str, bytes]) -> bool:
     return sorted(events) == sorted(bodies)
 
 
+@pytest.mark.crash
 def test_p6_a_command_whose_processes_are_killed_does_all_of_it(node: Any) -> None:
     folder, bodies = node
     command = start(folder, "duplicate", "--processes", "2")
@@ -170,6 +174,7 @@ def test_p6_a_command_whose_processes_are_killed_does_all_of_it(node: Any) -> No
     assert killed and all_there(folder, bodies)
 
 
+@pytest.mark.crash
 def test_sigterm_for_all_of_a_service_lets_what_runs_end(node: Any) -> None:
     folder, bodies = node
     settings = load_settings({"data": str(folder)})[0]

@@ -26,6 +26,8 @@ from millstream.stores import LocalStore
 from millstream.testing import services
 from millstream.testing.damage import flip_bit
 
+pytestmark = pytest.mark.crash
+
 PROGRAM = "import sys; from millstream.cli.main import run; sys.exit(run(sys.argv[1:]))"
 DAMAGED = 5
 POISON = 3

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import create_engine
@@ -32,6 +31,7 @@ from millstream.mill.working.workers import WorkerManager, WorkerSettings
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
+from suite.sizes import machine
 
 NAMES = st.sampled_from(["a", "b/c", "d e"])
 BODIES = st.binary(min_size=1, max_size=20)
@@ -147,7 +147,5 @@ class Repository(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-Repository.TestCase.settings = settings(
-    Repository.TestCase.settings, max_examples=settings.default.max_examples // 8, stateful_step_count=25
-)
+Repository.TestCase.settings = machine(ci=12, long=250, steps=25)
 TestRepository = Repository.TestCase

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mill_looping import fill, numbered, stale, take
 
 from millstream.core.clock import SystemClock
@@ -17,6 +18,7 @@ from millstream.log import LogSpec, open_store
 from millstream.mill.copying.planning import GROUP
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
+from suite.sizes import sized
 
 PRODUCER = """
 import sys
@@ -50,10 +52,12 @@ with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
 """
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 def test_p6_a_producer_killed_in_mid_loop_leaves_nothing_out(
     new_world: Callable[..., Any], tmp_path: Path, size: str
 ) -> None:
-    counts, kills = ({"a": 10_000, "b": 10_000}, 40) if size == "long" else ({"a": 1_010, "b": 10}, 3)
+    counts, kills = sized(ci=({"a": 1_010, "b": 10}, 3), long=({"a": 10_000, "b": 10_000}, 40))
     world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
     for space, count in counts.items():
         fill(world, "1", space, numbered(count))

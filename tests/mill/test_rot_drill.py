@@ -27,8 +27,9 @@ from millstream.testing import services
 from millstream.testing.damage import flip_bit
 from millstream.testing.s3 import S3Server
 from millstream.testing.swift import data_files
+from suite.sizes import sized
 
-pytestmark = pytest.mark.timeout(1800)  # at its long size each test makes copies of 2,000 items on a real server
+pytestmark = [pytest.mark.served, pytest.mark.timeout(1800)]  # at its long size each test copies 2,000 items
 
 MIB = 1024 * 1024
 LIMITS = S3Limits(single=5 * MIB, part=5 * MIB)
@@ -133,7 +134,7 @@ def server() -> Iterator[services.Server]:
 def drill(new_world: Callable[..., Any], server: services.Server, tmp_path: Path, size: str) -> Drill:
     bucket = S3Server(server.url).new_store(limits=LIMITS)
     world = new_world({"1": LocalStore(tmp_path / "1"), "2": LocalStore(tmp_path / "2"), "3": bucket})
-    drill = Drill(world, server, 2000 if size == "long" else 8)
+    drill = Drill(world, server, sized(ci=8, long=2000))
     drill.fill()
     return drill
 

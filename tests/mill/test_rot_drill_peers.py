@@ -11,8 +11,9 @@ import pytest
 from millstream.bench.mill.drill import FAULTS, Fault, Outcome, run_drill, table, tools
 from millstream.testing import services
 from millstream.testing.rclone import RcloneMissingError, program
+from suite.sizes import sized
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("rot-drill-peers")]
+pytestmark = [pytest.mark.served, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def server() -> Iterator[services.Server]:
 
 def drilled(server: services.Server, folder: Path, name: str, size: str) -> Outcome:
     (tool,) = (tool for tool in tools(folder, server) if tool.name == name)
-    return run_drill(folder, server, tool, items=2000 if size == "long" else 2)
+    return run_drill(folder, server, tool, items=sized(ci=2, long=2000))
 
 
 def told(outcome: Outcome) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mill_workers import DEADLINE
 from sqlalchemy import create_engine
 
@@ -20,6 +21,7 @@ from millstream.mill.place import Place
 from millstream.mill.working.tasks import Duplicate, encode_task
 from millstream.queue import LogWorkQueue
 from millstream.stores import LocalStore
+from suite.sizes import sized
 
 WORKER = """
 import sys
@@ -54,9 +56,11 @@ with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
 """
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., Any], tmp_path: Path, size: str) -> None:
     world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
-    count, kills = (2000, 20) if size == "long" else (150, 2)
+    count, kills = sized(ci=(150, 2), long=(2000, 20))
     for number in range(count):
         world.put(Place("1", "s", f"item {number}"), f"body {number}".encode() * 50)
     clock = SystemClock()

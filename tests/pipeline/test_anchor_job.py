@@ -32,6 +32,7 @@ from millstream.settings import AnchoringSettings, Settings
 from millstream.testing.batching import plain_batches
 from millstream.testing.killing import kill_at, mortal
 from millstream.testing.waiting import until
+from suite.sizes import sized
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,15 +152,15 @@ def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:
             feed_of(node).step()
 
 
+@pytest.mark.crash
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
 def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_quiet_has_left(
     tmp_path: Path, untidy: Untidy, rules: BatchConfig, size: str
 ) -> None:
     """The child is killed when it has made a number of anchors drawn at random; the last one is asked to end."""
     data, draw = tmp_path / "node", random.Random(6)
-    messages = sorted(untidy(6, 4000 if size == "long" else 400), key=lambda message: message.received_at or 0)
+    messages = sorted(untidy(6, sized(ci=400, long=4000)), key=lambda message: message.received_at or 0)
     with Node.open(Settings(data=str(data)), create=True) as node:
         with node.store.log(LogSpec("in", block_messages=50)).writer() as writer:
             writer.append(messages)
@@ -169,7 +170,7 @@ def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_qui
         '[batching]\nwindow = "50us"\nmax_delay = "20us"\n[anchoring]\nmax_batches = 20\n'
     )
     full = len(expected) // 20
-    goals = sorted(draw.randrange(1, full - 1) for _ in range(5 if size == "long" else 1))
+    goals = sorted(draw.randrange(1, full - 1) for _ in range(sized(ci=1, long=5)))
     with Node.open(Settings(data=str(data))) as node:
         index = node.observer.index
         for goal in goals:
@@ -190,7 +191,7 @@ def streaming(data: Path) -> list[str | Path]:
     return [sys.executable, "-m", "millstream", *command, "--data", data]
 
 
-on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+on_spark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 class TestOnSpark:

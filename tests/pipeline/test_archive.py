@@ -36,7 +36,6 @@ def test_an_archive_is_used_where_it_is_there(tmp_path: Path, java: JavaCandidat
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_command_writes_the_archive_that_the_sessions_of_a_node_begin_with(tmp_path: Path, size: str) -> None:

@@ -27,7 +27,7 @@ from millstream.testing.dids import Person
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 def node_in(folder: Path) -> Node:

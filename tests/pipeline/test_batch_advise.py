@@ -22,7 +22,7 @@ from millstream.pipeline.jobs.advise import try_rules
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]

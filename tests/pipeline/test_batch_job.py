@@ -28,7 +28,7 @@ from millstream.testing.killing import kill_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]
@@ -57,6 +57,7 @@ def outcome(job: BatchJob) -> tuple[list[EncodedBatch], list[tuple[int, str]]]:
     return list(job.batches()), sorted((reject.rejected, str(reject.reason)) for reject in job.rejects())
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("seed", "sources", "cut"), [(1, 1, "at_event"), (2, 3, "at_event"), (3, 40, "midpoint")])
 def test_p5_the_job_gives_the_batches_of_the_batcher_in_process(
     spark: SparkSession,
@@ -149,6 +150,8 @@ BATCH = """
 """
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 def test_p6_a_job_whose_driver_is_killed_is_done_again_and_loses_no_message(
     spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, rules: BatchConfig
 ) -> None:

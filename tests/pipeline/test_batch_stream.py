@@ -31,11 +31,12 @@ from millstream.pipeline.jobs.checkpoint import read_progress
 from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 from millstream.pipeline.source import follow_log
 from millstream.testing.killing import kill_at
+from suite.sizes import sized
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]
@@ -167,13 +168,14 @@ def test_p5_history_hands_what_is_open_over_to_the_stream_or_the_service(
 STREAM = Path(__file__).parent / "children" / "stream_batches.py"
 
 
+@pytest.mark.crash
 def test_p5_a_query_that_is_killed_at_any_moment_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, size: str
 ) -> None:
     """The child is killed when its output has grown to a length drawn at random: in mid-trigger or between two."""
     draw, plan = random.Random(5), plan_of(tmp_path, log_url, per_trigger=150)
     write_log(log_url, "untidy", in_order(untidy(5, 3000)))
-    for turn in range(6 if size == "long" else 1):
+    for turn in range(sized(ci=1, long=6)):
         arguments = [str(tmp_path), msgspec.json.encode(plan, enc_hook=str).decode()]
         enough = draw.randrange(10, 400) * (turn + 1)
         reached = lambda enough=enough: len(written(log_url, plan.output)) >= enough  # noqa: E731

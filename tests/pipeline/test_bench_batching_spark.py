@@ -13,7 +13,7 @@ from millstream.core.clock import SystemClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 def test_every_host_batches_all_messages(spark: SparkSession, tmp_path: Path) -> None:

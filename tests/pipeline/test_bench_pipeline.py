@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 def test_every_job_does_all_of_its_work(spark: SparkSession, tmp_path: Path) -> None:
     work = Work(spark, tmp_path, SystemClock(), 2)

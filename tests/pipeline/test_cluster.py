@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from millstream.testing.s3 import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).with_name("cluster_road.py")
 

@@ -27,7 +27,7 @@ from millstream.testing.damage import flip_bit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 DAY = 24 * HOUR
 Name = tuple[str, str]

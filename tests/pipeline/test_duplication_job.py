@@ -32,7 +32,7 @@ from millstream.stores import LocalStore, all_entries
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 PAIR = Pair("a", "b")
 LATER = 2**60
@@ -83,6 +83,7 @@ class Tasks:
         self.names += [task.content_id for task in tasks if isinstance(task, Duplicate)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_plan_and_its_tasks_are_those_of_the_planner_in_process(
     spark: SparkSession, tmp_path: Path, seed: int

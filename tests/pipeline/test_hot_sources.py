@@ -78,7 +78,6 @@ def test_the_mode_faithful_is_not_parted() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flush", [True, False])
 def test_p5_one_source_is_worked_on_by_several_tasks_and_gives_the_same_batches(

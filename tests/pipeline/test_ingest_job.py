@@ -35,7 +35,7 @@ from millstream.testing.killing import kill_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+on_spark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 TOPIC = parse_selector("topic")
 RECORDS = Rules("record", PlainJson(TOPIC, key=parse_selector("$.sensor"), time=parse_selector("$.at")))
@@ -138,6 +138,7 @@ class TestOnSpark:
         ingest(spark, log_url, tmp_path / "files")
         assert simple(read(log_url, "in")) == simple(first + second)
 
+    @pytest.mark.crash
     def test_a_driver_that_is_killed_while_it_appends_leaves_nothing_out_and_nothing_twice(
         self, spark: SparkSession, tmp_path: Path, log_url: str
     ) -> None:

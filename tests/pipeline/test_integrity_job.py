@@ -32,7 +32,7 @@ from millstream.testing.killing import kill_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 YESTERDAY = 1
 ODD = ["plain.txt", "a/b/c.bin", "with space", "line\nbreak", "ünï/côdé", "..", "100%", "tab\there", "empty"]
@@ -92,6 +92,7 @@ def test_whole_copies_are_all_found_whole(spark: SparkSession, tmp_path: Path, c
     assert all(copies.manifest.rows().column("verified_at").is_valid().to_pylist())
 
 
+@pytest.mark.smoke
 def test_p9_every_kind_of_damage_is_found_and_nothing_else(spark: SparkSession, tmp_path: Path, copies: Copies) -> None:
     flip_bit(copies.path("second", "line\nbreak"))
     copies.path("first", "item-0003").write_bytes(b"")
@@ -218,6 +219,7 @@ SWEEP = """
 """
 
 
+@pytest.mark.crash
 def test_p6_a_sweep_whose_driver_is_killed_loses_no_item_and_reads_no_bin_twice(
     spark: SparkSession, tmp_path: Path, copies: Copies
 ) -> None:

@@ -35,7 +35,7 @@ from millstream.testing.batching import plain_batches
 from millstream.testing.dids import Person
 from millstream.testing.killing import kill_at
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
 PROGRAM = Path(__file__).with_name("killed_road.py")
 

@@ -68,7 +68,6 @@ def test_cutting_takes_no_more_requests_than_it_may() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_listing_in_ranges_is_the_listing_and_the_next_one_says_what_changed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +101,6 @@ def test_a_listing_in_ranges_is_the_listing_and_the_next_one_says_what_changed(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_listing_that_was_killed_goes_on_with_the_ranges_that_are_left(spark: SparkSession, tmp_path: Path) -> None:
     stores = {name: LocalStore(tmp_path / name, create=True) for name in ("one", "two")}
     for store in stores.values():
@@ -124,7 +122,6 @@ def test_a_listing_that_was_killed_goes_on_with_the_ranges_that_are_left(spark: 
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_what_could_not_be_listed_does_not_look_removed(spark: SparkSession, tmp_path: Path) -> None:
     stores = {name: LocalStore(tmp_path / name, create=True) for name in ("one", "two")}
     for store in stores.values():

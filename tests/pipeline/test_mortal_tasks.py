@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_some_tasks_of_a_session_die_once_and_its_results_are_whole(spark: SparkSession) -> None:
     def attempts(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

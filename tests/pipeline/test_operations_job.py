@@ -24,11 +24,12 @@ from millstream.settings.sections import RegistrySettings
 from millstream.testing.dids import Person
 from millstream.testing.killing import kill_at
 from millstream.testing.waiting import until
+from suite.sizes import sized
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 REFUSED = [b"", b"{", b"[]", b'{"type":"create"}', b'{"type":"update","didSuffix":"x"}', b"\xff" * 40]
 
@@ -154,17 +155,18 @@ def test_a_trigger_that_is_repeated_and_a_checkpoint_that_is_lost_change_nothing
     check(node, tmp_path / "plain", bodies)
 
 
+@pytest.mark.crash
 def test_p7_a_driver_that_is_killed_at_any_moment_loses_and_doubles_no_operation(
     spark: SparkSession, tmp_path: Path, size: str
 ) -> None:
     """The child is killed when its outcomes have grown to a length drawn at random."""
-    bodies, draw = requests(3, 200 if size == "long" else 30), random.Random(3)
+    bodies, draw = requests(3, sized(ci=30, long=200)), random.Random(3)
     short = RegistrySettings(op_queue_task_expiration=parse_duration("1s"))
     settings = Settings(data=str(tmp_path / "node"), registry=short)
     with Node.open(settings, create=True) as made:
         append(made.settings.log_url, bodies)
     (tmp_path / "node" / "millstream.toml").write_text('[registry]\nop_queue_task_expiration = "1s"\n')
-    for _ in range(4 if size == "long" else 1):
+    for _ in range(sized(ci=1, long=4)):
         goal = draw.randrange(1, len(bodies))
         command = ["pipeline", "operations", "asked", "--per-trigger", "7", "--data", settings.data]
         reached = lambda goal=goal: told(settings.log_url) >= goal  # noqa: E731

@@ -21,11 +21,12 @@ from millstream.pipeline.jobs.history import batch_range
 from millstream.pipeline.jobs.ranges import plan_range
 from millstream.pipeline.jobs.stream import StreamPlan, run_stream
 from millstream.testing.killing import kill_at
+from suite.sizes import sized
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 MINUTE = 60 * MICROSECONDS
 RULES = Rulebook(BatchConfig(30 * MINUTE, 20 * MINUTE))
@@ -36,7 +37,7 @@ STREAM = Path(__file__).parent / "children" / "stream_batches.py"
 def real_log(tmp_path_factory: pytest.TempPathFactory, size: str) -> tuple[str, int]:
     """The URL of a store whose log ``real`` holds a year of weather and flights in New York, and how many records:
     some late, some twice. In the small size a few weeks of both."""
-    rows = None if size == "long" else 6000
+    rows = sized(ci=6000, long=None)
     records = pa.concat_tables([weather(rows), flights(rows)])
     messages = deliver(records, Delivery(20 * MINUTE))
     url = f"sqlite:///{tmp_path_factory.mktemp('real') / 'log.db'}"
@@ -72,7 +73,7 @@ def test_p5_history_gives_the_batches_of_the_service(
     spark: SparkSession, real_log: tuple[str, int], served: list[bytes], size: str
 ) -> None:
     url, count = real_log
-    assert count > (500_000 if size == "long" else 10_000)
+    assert count > (sized(ci=10_000, long=500_000))
     wanted = plan_range(url, "real", None, None, SystemClock())
     rows = batch_range(spark, url, wanted, RULES, flush=False, whole=False)
     found = rows.where("batch is not null").select("batch").toArrow()["batch"].to_pylist()
@@ -83,7 +84,7 @@ def test_p5_the_stream_gives_what_the_service_gives_in_triggers_of_any_size(
     spark: SparkSession, real_log: tuple[str, int], served: list[bytes], tmp_path: Path, size: str
 ) -> None:
     url, count = real_log
-    draw, least = random.Random(count), 50 if size == "long" else 6
+    draw, least = random.Random(count), sized(ci=6, long=50)
     plan = StreamPlan(url, "real", "stream", RULES, tmp_path / "state", shards=draw.randint(1, 4), interval=0.0)
     position = 0
     while position < count:
@@ -101,6 +102,7 @@ def test_p5_the_stream_gives_what_the_service_gives_in_triggers_of_any_size(
     assert bodies(url, "stream") == served
 
 
+@pytest.mark.crash
 def test_p5_a_query_that_is_killed_again_and_again_gives_what_the_service_gives(
     spark: SparkSession, real_log: tuple[str, int], served: list[bytes], tmp_path: Path, size: str
 ) -> None:

@@ -24,7 +24,7 @@ from millstream.pipeline.session import SparkOptions, cores_of, spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+on_spark = pytest.mark.spark
 
 WriteLog = Callable[..., list[Message]]
 
@@ -183,7 +183,6 @@ def test_driver_memory_that_java_would_not_understand_is_refused(memory: str) ->
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_parquet_is_written_in_row_groups_that_leave_the_heap_room(spark: SparkSession, tmp_path: Path) -> None:
     """Of a gigabyte of heap Parquet's usual 128 MB a core would, beside what Spark sorts, take all."""
     rows = spark.range(0, 1_500_000, numPartitions=1).selectExpr("sha2(string(id), 256) as digest")

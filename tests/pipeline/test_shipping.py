@@ -47,7 +47,6 @@ def test_an_archive_that_python_would_not_import_from_is_refused(
 
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.xdist_group("cluster")
 @pytest.mark.timeout(600)
 def test_a_job_file_is_submitted_to_a_cluster_whose_executors_import_what_was_shipped(
     tmp_path: Path, mariadb: str, size: str

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]
 
-on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+on_spark = pytest.mark.spark
 
 
 def bodies(url: str, log: str) -> list[bytes]:
@@ -49,6 +49,7 @@ def read_all(url: str, log: str) -> list[Message]:
 class TestOnSpark:
     pytestmark = on_spark
 
+    @pytest.mark.smoke
     def test_a_frame_is_appended_whole_whatever_its_columns_partitions_and_failing_tasks(
         self, spark: SparkSession, log_url: str, untidy: Untidy, write_log: WriteLog, tmp_path: Path
     ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WriteLog = Callable[..., list[Message]]
 
-on_spark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+on_spark = pytest.mark.spark
 
 
 def odd_messages(seed: int, count: int) -> list[Message]:
@@ -54,6 +54,7 @@ def collect(frame: object) -> list[Message]:
 class TestOnSpark:
     pytestmark = on_spark
 
+    @pytest.mark.smoke
     @pytest.mark.parametrize(("seed", "count"), [(1, 1), (2, 97), (3, 1000)])
     def test_reading_gives_what_the_log_gives(
         self, spark: SparkSession, log_url: str, write_log: WriteLog, seed: int, count: int

@@ -123,7 +123,6 @@ def test_a_trigger_of_a_stream_has_no_holes_either(log_url: str, written: list[M
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_spark_is_told_of_damage_or_goes_on_past_it(
     spark: SparkSession, log_url: str, written: list[Message], quarantine: str, tmp_path: Path
 ) -> None:

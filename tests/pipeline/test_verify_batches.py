@@ -25,7 +25,7 @@ from millstream.pipeline.jobs.verify_batches import Verified, verify_batches
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Untidy = Callable[..., list[Message]]
 WriteLog = Callable[..., list[Message]]

@@ -18,6 +18,7 @@ from millstream.core.message import Message
 from millstream.log import Log, LogError, LogSpec, WriterBusyError, open_store
 from millstream.queue import DamagedQueueError, LeaseLostError, LogWorkQueue, recover
 from millstream.queue.snapshot import POINTER
+from suite.sizes import sized
 
 
 @pytest.fixture
@@ -166,11 +167,13 @@ def work_and_kill(url: str, seed: int, told: Told) -> None:
         assert child.wait() == -signal.SIGKILL
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 @pytest.mark.long
 def test_p6_after_kill_9_settled_tasks_stay_settled_and_all_others_come_back(tmp_path: Path, size: str) -> None:
     url = f"sqlite:///{tmp_path}/log.db"
     told = Told()
-    for seed in range(40 if size == "long" else 5):
+    for seed in range(sized(ci=5, long=40)):
         work_and_kill(url, seed, told)
         with open_store(url) as store, LogWorkQueue(store.log(LogSpec("tasks")), snapshot_after=50) as queue:
             dead = {task.task_id for task in queue.dead(limit=10**6)}

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from millstream.core.clock import VirtualClock
@@ -16,6 +15,7 @@ from millstream.log import LogSpec, open_store
 from millstream.queue import LogWorkQueue, WorkQueue
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
+from suite.sizes import machine
 
 
 class LogQueueConformance(WorkQueueConformance):
@@ -57,7 +57,5 @@ def test_p6_a_queue_does_what_the_model_does(snapshot_after: int, size: str) -> 
         log = store.log(LogSpec(f"queue-{next(numbers)}"))
         return lambda clock: LogWorkQueue(log, clock, snapshot_after=snapshot_after)
 
-    examples = 1000 if size == "long" else 40
-    run = settings(max_examples=examples, stateful_step_count=40, deadline=None)
-    run_state_machine_as_test(queue_machine(make), settings=run)
+    run_state_machine_as_test(queue_machine(make), settings=machine(ci=40, long=1000, steps=40))
     store.close()

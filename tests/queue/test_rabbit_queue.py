@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from millstream.core.clock import SystemClock, VirtualClock
@@ -21,8 +20,7 @@ from millstream.queue.rabbitmq import RabbitWorkQueue
 from millstream.testing import services
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
-
-pytestmark = pytest.mark.xdist_group("rabbitmq")
+from suite.sizes import machine, sized
 
 _names = itertools.count(1)
 WORKER = Path(__file__).parent / "rabbit_worker.py"
@@ -51,6 +49,7 @@ class RabbitConformance(WorkQueueConformance):
         return RabbitWorkQueue(self.broker, self.engine(folder), f"{name}-{self.suffix}", clock, server_time=False)
 
 
+@pytest.mark.smoke
 class TestRabbitQueueWithSqlite(RabbitConformance):
     pass
 
@@ -75,6 +74,7 @@ class TestRabbitQueueWithMariadb(RabbitConformance):
         return engine
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 def test_p6_a_queue_on_rabbitmq_does_what_the_model_does(rabbitmq: str, tmp_path: Path, size: str) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'tasks.db'}", connect_args={"timeout": 30})
@@ -83,11 +83,8 @@ def test_p6_a_queue_on_rabbitmq_does_what_the_model_does(rabbitmq: str, tmp_path
         name = new_name()
         return lambda clock: RabbitWorkQueue(rabbitmq, engine, name, clock)
 
-    examples = 200 if size == "long" else 5
-    run_state_machine_as_test(
-        queue_machine(make, travelling=True),
-        settings=settings(max_examples=examples, stateful_step_count=30, deadline=None),
-    )
+    steps = machine(ci=10, long=200, steps=30)
+    run_state_machine_as_test(queue_machine(make, travelling=True), settings=steps)
     engine.dispose()
 
 
@@ -154,6 +151,7 @@ def test_a_broker_that_is_named_wrongly_is_refused(engine: sa.Engine) -> None:
         RabbitWorkQueue("http://localhost", engine, "x")
 
 
+@pytest.mark.crash
 def test_p6_nothing_is_lost_while_the_broker_is_away(engine: sa.Engine, caplog: pytest.LogCaptureFixture) -> None:
     clock, name = SystemClock(), new_name()
     with services.private("rabbitmq") as server, RabbitWorkQueue(server.url, engine, name) as queue:
@@ -173,9 +171,10 @@ def test_p6_nothing_is_lost_while_the_broker_is_away(engine: sa.Engine, caplog: 
         assert sum("is away" in text for text in texts) == 1, "an outage is one line"
 
 
+@pytest.mark.crash
 @pytest.mark.long
 def test_p6_workers_that_are_killed_lose_and_repeat_no_task(rabbitmq: str, engine: sa.Engine, size: str) -> None:
-    name, kills = new_name(), 20 if size == "long" else 4
+    name, kills = new_name(), sized(ci=4, long=20)
     tasks = [b"%d" % n for n in range(50 * kills)]
     with RabbitWorkQueue(rabbitmq, engine, name) as queue:
         queue.put(tasks)

@@ -1,41 +1,65 @@
-"""An interface for programs is asked whatever its OpenAPI description allows, and whatever it does not."""
+"""An interface for programs is asked whatever its OpenAPI description allows, and whatever it does not.
+
+Collecting reads the description as JSON; schemathesis, which takes a second to import, is loaded by the first question.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
-_CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+MODES = ("positive", "negative")
 
 
-def described_operations(description: Path) -> Sequence[Any]:
+class Described(NamedTuple):
+    """One operation of a description: its label (``GET /path``) and where its parameters are."""
+
+    label: str
+    places: frozenset[str]
+    """Of ``query``, ``path`` and ``body``."""
+
+
+def described_operations(description: Path) -> Sequence[Described]:
     """The operations of the OpenAPI document in the file *description*."""
-    return [result.ok() for result in schemathesis.openapi.from_path(str(description)).get_all_operations()]
-
-
-def questions(operations: Sequence[Any], can_be_wrong: Callable[[Any], object]) -> Sequence[Any]:
-    """Parameters of a test: every operation, asked as described, and otherwise where *can_be_wrong* says it can be."""
+    paths: Mapping[str, Mapping[str, Any]] = json.loads(description.read_bytes())["paths"]
     return [
-        pytest.param(operation, mode, id=f"{operation.label} {mode.value}")
-        for operation in operations
-        for mode in schemathesis.GenerationMode
-        if mode is schemathesis.GenerationMode.POSITIVE or can_be_wrong(operation)
+        Described(f"{method.upper()} {path}", _places(operation))
+        for path, methods in paths.items()
+        for method, operation in methods.items()
     ]
 
 
-def ask_as_described(operation: Any, mode: Any, url: str, examples: int) -> None:
-    """Ask *operation* at *url* so many times; the answers must be as described, and never a fault of the server."""
+def _places(operation: Mapping[str, Any]) -> frozenset[str]:
+    places = {parameter["in"] for parameter in operation.get("parameters") or ()}
+    return frozenset(places | ({"body"} if "requestBody" in operation else set()))
+
+
+def questions(operations: Sequence[Described], can_be_wrong: Callable[[Described], object]) -> Sequence[Any]:
+    """Parameters of a test: every operation, asked as described, and otherwise where *can_be_wrong* says it can be."""
+    return [
+        pytest.param(operation.label, mode, id=f"{operation.label} {mode}")
+        for operation in operations
+        for mode in MODES
+        if mode == "positive" or can_be_wrong(operation)
+    ]
+
+
+def ask_as_described(description: Path, label: str, mode: str, url: str, examples: int) -> None:
+    """Ask the operation *label* at *url* so many times; the answers must be as described and never 500."""
+    from hypothesis import HealthCheck, Phase, given, settings
+    from schemathesis import GenerationMode
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    described = [
+        checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance,
+    ]  # fmt: skip
+    operation = _operations(description)[label]
 
     @settings(
         max_examples=examples,
@@ -45,8 +69,21 @@ def ask_as_described(operation: Any, mode: Any, url: str, examples: int) -> None
         suppress_health_check=list(HealthCheck),
         derandomize=True,
     )
-    @given(case=operation.as_strategy(generation_mode=mode))
+    @given(case=operation.as_strategy(generation_mode=GenerationMode(mode)))
     def ask(case: Any) -> None:
-        case.validate_response(case.call(base_url=url), checks=_CHECKS)
+        case.validate_response(case.call(base_url=url), checks=[not_a_server_error, *described])
 
     ask()
+
+
+@functools.cache
+def _operations(description: Path) -> Mapping[str, Any]:
+    import schemathesis
+
+    @schemathesis.serializer("application/jsonl")
+    def write_lines(_context: Any, value: Any) -> bytes:
+        """A text as the lines that it is."""
+        return value.encode("utf-8", "replace") if isinstance(value, str) else json.dumps(value).encode()
+
+    found = schemathesis.openapi.from_path(str(description)).get_all_operations()
+    return {result.ok().label: result.ok() for result in found}

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from millstream.stores import ItemNotFoundError, LocalStore
+from suite.sizes import sized
+
+pytestmark = pytest.mark.crash
 
 ITEMS = 6
 Change = tuple[str, int]
@@ -67,12 +70,13 @@ def run_and_kill(root: Path, seed: int, observed: Observed) -> None:
         assert child.wait() == -signal.SIGKILL
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 def test_p2_an_item_is_old_or_new_and_whole_after_kill_9(tmp_path: Path, size: str) -> None:
     store = LocalStore(tmp_path)
     store.create_space("space")
     observed = Observed()
-    for seed in range(200 if size == "long" else 12):
+    for seed in range(sized(ci=12, long=200)):
         run_and_kill(tmp_path, seed, observed)
         for number in range(ITEMS):
             check_item(store, f"folder/{number}", observed)
@@ -100,6 +104,7 @@ def check_item(store: LocalStore, content_id: str, observed: Observed) -> None:
     observed.done[content_id] = (what, int(number))
 
 
+@pytest.mark.smoke
 def test_p2_processes_that_write_the_same_items_and_are_killed_leave_each_of_them_whole(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.create_space("space")

@@ -25,6 +25,7 @@ from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.processes import BulkProcesses, pool
 from millstream.testing.store_content import ODD_IDS
 from millstream.testing.waiting import until
+from suite.sizes import sized
 
 Answer = TypeVar("Answer")
 
@@ -141,7 +142,7 @@ def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_
     monkeypatch.setenv("DIES_AT", str(tmp_path / "dies at"))
     folder, found = tmp_path / "store", set[int]()
     outbox = Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
-    for step in range(0, 400, 9 if size == "long" else 55):  # a step before and after each of 200 renames
+    for step in range(0, 400, sized(ci=55, long=9)):  # a step before and after each of 200 renames
         space, items = f"s{step}", [new(f"{n}", b"%d" % n * 99) for n in range(100)]
         (tmp_path / "dies at").write_text(str(step))
         with started(1) as processes:
@@ -188,6 +189,8 @@ def kill_when_asked(processes: BulkProcesses, ask: Callable[[], Answer]) -> Answ
         killer.join()
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 def test_one_that_was_killed_at_its_work_is_said_so_and_replaced(
     store: LocalStore, processes: BulkProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,6 +236,7 @@ def test_those_who_ask_while_all_are_busy_wait_for_one(store: LocalStore, proces
     assert [type(answer) for answer in answers] == [ItemInfo] * 5 and processes.pids == [pid]
 
 
+@pytest.mark.crash
 def test_where_they_are_killed_again_and_again_it_goes_without_them(
     store: LocalStore, processes: BulkProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -92,6 +92,7 @@ def read(store: S3Store, content_id: str = "item") -> bytes:
         return source.read()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("source", [io.BytesIO, pipe], ids=["seekable", "pipe"])
 @pytest.mark.parametrize("promised", [None, SHA256.upper()], ids=["unknown", "promised"])
 def test_a_large_stream_goes_up_in_parts(
@@ -156,6 +157,7 @@ def test_properties_of_an_object_in_parts_are_replaced_by_the_server(store: S3St
     assert read(store, "copy") == DATA
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("operation", ["put_object", "complete_multipart_upload"])
 def test_a_creation_whose_reply_was_lost_is_known_again(swift: S3Server, operation: str) -> None:
     store, client = faulty(swift, lambda *_: None, limits=SMALL)
@@ -194,6 +196,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(swift: S3Server) ->
     assert client.calls["get_object"] == 2
 
 
+@pytest.mark.smoke
 def test_a_read_never_mixes_two_versions(swift: S3Server) -> None:
     store, _ = faulty(swift, lambda *_: None, retries=RetryPolicy(attempts=2))
     store.put("space", "item", io.BytesIO(DATA))
@@ -239,6 +242,7 @@ def test_what_the_server_shows_after_a_put_must_be_what_was_sent(swift: S3Server
         store.put("space", "item", io.BytesIO(b"grain"))
 
 
+@pytest.mark.smoke
 def test_provider_sums_count_only_where_they_are_of_the_whole_object(moto: S3Server) -> None:
     store = moto.new_store(limits=SMALL)
     store.create_space("space")

@@ -57,6 +57,7 @@ def installed() -> None:
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
 
 
+@pytest.mark.served
 @pytest.mark.usefixtures("installed")
 def test_a_private_server_is_durable_on_loopback_and_ends_with_its_block(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -73,6 +74,7 @@ def test_a_private_server_is_durable_on_loopback_and_ends_with_its_block(
         socket.create_connection(("127.0.0.1", port or 0), timeout=1)
 
 
+@pytest.mark.served
 def test_swift_answers_as_s3_and_ends_with_all_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("swift") is None:
         pytest.skip("Swift is not installed: pip install 'millstream[servers]'")
@@ -100,6 +102,7 @@ def test_a_missing_program_is_an_error_that_names_the_package(monkeypatch: pytes
         services.MariaDB().prepare(tmp_path)
 
 
+@pytest.mark.served
 @pytest.mark.usefixtures("installed")
 def test_a_server_dies_with_whoever_started_it_and_leaves_nothing_behind(short_path: Path) -> None:
     program = (
@@ -120,6 +123,7 @@ def test_a_server_dies_with_whoever_started_it_and_leaves_nothing_behind(short_p
     until(lambda: not list(short_path.iterdir()), "the end of its folder")
 
 
+@pytest.mark.served
 @pytest.mark.usefixtures("installed")
 def test_a_server_outlives_the_thread_that_started_it() -> None:
     with services.private("mariadb") as server:

@@ -136,6 +136,7 @@ def test_a_second_submission_folds_into_the_first(fleet: Any, submit: Submit) ->
     assert fleet.counts == {"observed": 1}
 
 
+@pytest.mark.served
 def test_suffixes_that_differ_in_case_alone_are_two(mariadb_fleet: Any) -> None:
     from millstream.anchoring.registry.states import Submission
 

@@ -87,6 +87,7 @@ def test_a_ledger_that_fails_delays_and_loses_nothing(
     assert sqlite_fleet.counts == {"observed": 3}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("step", ["put", "append", "anchored", "observe", "close"])
 def test_p7_a_writer_that_dies_at_any_step_leaves_one_anchor(
     fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch, step: str

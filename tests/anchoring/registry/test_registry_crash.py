@@ -22,8 +22,7 @@ from millstream.node import Node
 from millstream.settings import load_settings
 from millstream.testing import services
 from millstream.testing.dids import Person
-
-pytestmark = pytest.mark.xdist_group("rabbitmq")
+from suite.sizes import sized
 
 CLOCK = SystemClock()
 
@@ -111,10 +110,11 @@ def open_node(place: Place) -> Node:
     return Node.open(settings, create=True)
 
 
+@pytest.mark.crash
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: Place, size: str) -> None:
-    suffixes, each, kills = (5_000, 4, 40) if size == "long" else (24, 4, 3)
+    suffixes, each, kills = sized(ci=(24, 4, 3), long=(5_000, 4, 40))
     instances = [Instance(place) for _ in range(3)]
     taken: dict[str, list[str]] = {}
     progress, finished = threading.Semaphore(0), threading.Event()

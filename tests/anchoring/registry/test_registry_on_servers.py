@@ -28,8 +28,7 @@ from millstream.queue.rabbitmq import RabbitWorkQueue
 from millstream.testing import services
 from millstream.testing.dids import Person
 from millstream.testing.waiting import until
-
-pytestmark = pytest.mark.xdist_group("rabbitmq")
+from suite.sizes import sized
 
 _places = itertools.count(1)
 QUIET = {"monitor_interval": 0.2, "task_expiration": 1.0, "retry_first": 0.0, "pool": 2}
@@ -160,7 +159,7 @@ def test_200_creates_each_with_an_immediate_update_are_all_anchored_in_order(dom
     one, two = domain.instance("one", writes=True), domain.instance("two", writes=True)
     one.start()
     two.start()
-    people = [Person(f"quick{n}") for n in range(200 if size == "long" else 40)]
+    people = [Person(f"quick{n}") for n in range(sized(ci=40, long=200))]
     for n, person in enumerate(people):
         first, second = (one, two) if n % 2 else (two, one)
         submit(first, person.create)
@@ -199,6 +198,7 @@ def test_a_notice_that_makes_no_sense_is_passed_over(domain: Domain) -> None:
     assert registry._broker.depth().dead == 0
 
 
+@pytest.mark.crash
 def test_operations_go_on_while_the_broker_is_away_and_when_it_is_back(mariadb: str) -> None:
     """What Orb lost when RabbitMQ was restarted (orb#1290, #1293), and what could not be published (orb#1289)."""
     with services.private("rabbitmq") as broker, ExitStack() as opened:

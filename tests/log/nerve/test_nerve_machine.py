@@ -7,7 +7,6 @@ import secrets
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -17,10 +16,10 @@ from millstream.log.mysql import parse_place
 from millstream.log.nerve import NerveBackend, parse_nerve
 from millstream.log.nerve import writing as writing_module
 from millstream.testing.nerve_original import OriginalQueue
+from suite.sizes import machine
 
 SHARDS = 3
 LEASE = 5.0
-EXAMPLES = settings().max_examples
 
 packs = st.integers(1, 40)
 
@@ -137,4 +136,4 @@ def test_a_queue_that_both_programs_use_by_turns_is_like_a_list(queues: str, mon
     class Machine(NerveMachine):
         server = queues
 
-    run_state_machine_as_test(Machine, settings=settings(max_examples=max(EXAMPLES // 12, 5), stateful_step_count=12))
+    run_state_machine_as_test(Machine, settings=machine(ci=10, long=160, steps=15))

@@ -21,6 +21,7 @@ from millstream.log import LogSpec, open_store
 from millstream.log.database.driver import Connection, ServerError
 from millstream.testing.outboxes import bodies, connect_application, count, insert
 from millstream.testing.waiting import until
+from suite.sizes import sized
 
 RELAY = [sys.executable, "-c", "from millstream.cli.main import main; main()", "log", "relay"]
 
@@ -65,6 +66,8 @@ class Application:
                         self.committed += written
 
 
+@pytest.mark.smoke
+@pytest.mark.crash
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_p2_every_committed_row_is_in_the_log_once_though_relays_are_killed(
@@ -77,7 +80,7 @@ def test_p2_every_committed_row_is_in_the_log_once_though_relays_are_killed(
         one.start()
     clock = SystemClock()
     try:
-        for _ in range(100 if size == "long" else 2):
+        for _ in range(sized(ci=2, long=100)):
             process = subprocess.Popen([*command, "--standby"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             before = last_id(store)
             until(lambda since=before, relay=process: last_id(store) > since or relay.poll() is not None, "a message")

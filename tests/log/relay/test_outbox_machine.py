@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -18,8 +17,8 @@ from millstream.log.memory import MemoryBackend
 from millstream.log.relay import Limits, open_source
 from millstream.testing.faulty_connection import DeathError, MortalDriver
 from millstream.testing.outboxes import bodies, connect_application, insert, make_outbox, relay_all
+from suite.sizes import machine, sized
 
-EXAMPLES = settings().max_examples
 TABLES = ("outbox", "outbox_relay")
 
 
@@ -114,10 +113,11 @@ class OutboxMachine(RuleBasedStateMachine):
         self.store.close()
 
 
+@pytest.mark.smoke
 def test_p2_every_committed_row_is_in_the_log_once_and_in_order_wherever_the_relay_dies(database_url: str) -> None:
-    share = 4 if database_url.startswith("sqlite:") else 16
+    examples = 25 if database_url.startswith("sqlite:") else 10
     run_state_machine_as_test(
-        lambda: OutboxMachine(database_url), settings=settings(max_examples=EXAMPLES // share, stateful_step_count=20)
+        lambda: OutboxMachine(database_url), settings=machine(ci=examples, long=20 * examples, steps=20)
     )
 
 
@@ -127,7 +127,7 @@ def test_p2_the_relay_may_die_at_each_of_its_statements(
     database_url: str, when: Literal["before", "after"], application: Connection, size: str
 ) -> None:
     """One after the other (at CI size every third), until it gets through all its work without coming to that one."""
-    for statement in range(1, 200, 1 if size == "long" else 3):
+    for statement in range(1, 200, sized(ci=3, long=1)):
         for number in range(5):
             insert(application, b"%d" % number)
         died, found = die_and_go_on(database_url, statement, when)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from millstream.core.clock import VirtualClock
 from millstream.log import Log, LogStore
@@ -18,6 +17,7 @@ from millstream.log.postgres import parse_place as postgres_place
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.testing.tiers import SPEC, Cloud
+from suite.sizes import sized
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def cloud() -> Cloud:
     return Cloud()
 
 
-KINDS = ["memory", "sqlite", "segments", *(["mysql", "postgresql"] if settings().max_examples > 1000 else [])]
+KINDS = ["memory", "sqlite", "segments", *sized(ci=[], long=["mysql", "postgresql"])]
 """The databases are asked in the long size; their machine and their kills are not left out in either."""
 
 

@@ -12,6 +12,9 @@ import pytest
 
 from millstream.log import Gap, Log, LogSpec
 from millstream.stores.tiers import open_store
+from suite.sizes import sized
+
+pytestmark = pytest.mark.crash
 
 CHILD = Path(__file__).parents[1] / "children" / "tier.py"
 SPEC = LogSpec("weather", compression="plain")
@@ -77,12 +80,13 @@ def objects_of(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "cold").rglob("*.tier"))
 
 
+@pytest.mark.smoke
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_p2_whoever_moves_blocks_is_killed_at_every_step(url: str, mover: Mover, tmp_path: Path, size: str) -> None:
     """An object takes about 25 steps; a run moves what is due, the objects of the runs before as well."""
     stride = 1 if size == "long" or url.startswith("sqlite") else 3
-    steps = range(1, 200 if size == "long" else 31, stride)
+    steps = range(1, sized(ci=31, long=200), stride)
     killed = 0
     for turn, step in enumerate(steps):
         last_id = append(url, 50)
