@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millstream.testing.s3 import S3Server
 
 
-pytest_plugins = ["suite.tiers", "suite.costs", "suite.spread"]
+pytest_plugins = ["suite.tiers", "suite.sleeping", "suite.costs", "suite.spread", "suite.engines"]
 
 load_profile()
 

@@ -26,19 +26,24 @@ from millstream.testing.brokers import IMPATIENT
 from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.faulty_log import FaultyBackend
 from millstream.testing.services import ServiceMissingError
+from millstream.testing.waiting import until_async
 
 ONCE = Options(attempts=1)
 CHILD = Path(__file__).parent / "children" / "full_disk.py"
 
 
 async def patiently(work: Callable[[], Awaitable[Any]]) -> Any:
-    """Call *work* until the broker has recovered."""
-    for _ in range(100):
-        try:
-            return await work()
-        except ServerFailedError:
-            await asyncio.sleep(0.05)
-    raise AssertionError("the broker did not recover")
+    """Call *work* until the broker has recovered; its result then."""
+    attempt = asyncio.ensure_future(work())
+
+    def is_over() -> bool:
+        nonlocal attempt
+        if attempt.done() and isinstance(attempt.exception(), ServerFailedError):
+            attempt = asyncio.ensure_future(work())
+        return attempt.done()
+
+    await until_async(is_over, seconds=30)
+    return attempt.result()
 
 
 @pytest.mark.parametrize("fault", ["before", "after"])

@@ -17,6 +17,7 @@ from millstream.messaging.client import Message, Producer, PushConsumer, Receive
 from millstream.messaging.errors import ClientSilentError
 from millstream.messaging.protocol import v2
 from millstream.testing.brokers import BrokerProcess
+from millstream.testing.waiting import until_async
 
 
 def test_clients_are_listed_and_asked(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,8 +47,7 @@ def test_clients_are_listed_and_asked(broker: BrokerProcess, capsys: pytest.Capt
             assert (kinds[producer.id], kinds[consumer.id]) == ("PRODUCER", "PUSH_CONSUMER")
             code, text = await ask("stack", consumer.id)
             assert (code, "test_broker_questions" in text) == (0, True)
-            while len(seen) < 2:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: len(seen) == 2, seconds=60)
             seen.clear()
             assert await ask("verify", consumer.id, "asked", str(good.offset + 1)) == (0, "OK\n")
             code, text = await ask("verify", consumer.id, "asked", str(bad.offset + 1))

@@ -29,6 +29,7 @@ from millstream.messaging.client import (
     SimpleConsumer,
     TransportError,
 )
+from millstream.messaging.client.places import Endpoints
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
 from millstream.testing.cut_line import CutLine
 from millstream.testing.mortal_calls import Death
@@ -58,6 +59,23 @@ def run(test: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
     asyncio.run(limited())
 
 
+class BeatingProducer(Producer):
+    """A producer that notifies of the heartbeats that its server answers."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._answered = asyncio.Event()
+
+    def on_healthy(self, endpoints: Endpoints) -> None:
+        super().on_healthy(endpoints)
+        self._answered.set()
+
+    async def next_beat(self) -> None:
+        """Wait until the server answers a heartbeat: then it is there again."""
+        self._answered.clear()
+        await self._answered.wait()
+
+
 class Traffic:
     """Clients that use every step of the workflow, and what was confirmed to them."""
 
@@ -75,7 +93,7 @@ class Traffic:
 
     async def __aenter__(self) -> Traffic:
         async with AsyncExitStack() as stack:
-            producer = Producer(self._at, TOPICS, checker=self._check, linger=0.0, options=OPTIONS)
+            producer = BeatingProducer(self._at, TOPICS, checker=self._check, linger=0.0, options=OPTIONS)
             self._producer = await stack.enter_async_context(producer)
             for topics, group in ((("plain", "halves", "later"), "g"), (("ordered",), "h")):
                 wanted = dict.fromkeys(topics, "*")
@@ -163,7 +181,10 @@ class Traffic:
         self.recalled.add(body)
 
     async def _patiently(self, work: Callable[[], Awaitable[Any]], *, lost: bool = False, missing: bool = False) -> Any:
-        """Repeat *work* until it succeeds. Its answer may be *lost*, or what it needs still be *missing*."""
+        """Repeat *work* until it succeeds, each time after a heartbeat was answered.
+
+        Its answer may be *lost*, or what it needs still be *missing*.
+        """
         failed = False
         while True:
             try:
@@ -178,7 +199,7 @@ class Traffic:
                     return None
                 assert error.transient or not error.code, error
             failed = True
-            await asyncio.sleep(0.05)
+            await self._producer.next_beat()
 
 
 @pytest.mark.crash

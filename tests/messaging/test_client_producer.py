@@ -284,7 +284,9 @@ def test_p4_gathered_messages_of_a_group_are_sent_in_order_one_call_at_a_time() 
 
         async def slow(_request: Any) -> None:
             at_once.append(1)
-            await asyncio.sleep(0.01)
+            settings = len(server.called("Telemetry"))
+            await producer.sync_settings()
+            await until_async(lambda: len(server.called("Telemetry")) > settings)  # which come after a second call
             assert len(at_once) == 1
             at_once.clear()
 
@@ -320,11 +322,13 @@ def test_a_batch_is_full_by_its_bytes_too_and_a_large_message_goes_alone() -> No
 
 def test_closing_sends_what_lingers_and_waits_for_what_is_under_way() -> None:
     async def test() -> None:
+        may_answer = asyncio.Event()
+
         async def slow(_request: Any) -> None:
-            await asyncio.sleep(0.1)
+            await may_answer.wait()
 
         async with ScriptedServer() as server:
-            producer = Producer(server.place, ["t"], linger=60.0, options=QUIET)
+            producer = Producer(server.place, ["t"], linger=60.0, options=BEATING)
             await producer.start()
             server.script["SendMessage"].append(slow)
             under_way = asyncio.ensure_future(producer.send_many(texts(2)))
@@ -337,6 +341,12 @@ def test_closing_sends_what_lingers_and_waits_for_what_is_under_way() -> None:
                 await producer.send(Message("t", b"late"))
             closing.cancel()  # whoever is impatient does not stop it half-way
             assert len(await asyncio.gather(*lingering)) == 3
+            beats = len(server.called("Heartbeat"))
+            await until_async(
+                lambda: len(server.called("Heartbeat")) >= beats + 3 or bool(server.called("NotifyClientTermination"))
+            )
+            assert not server.called("NotifyClientTermination")
+            may_answer.set()
             assert len(await under_way) == 2
             await producer.close()
             assert sorted(map(len, sent(server))) == [2, 3]

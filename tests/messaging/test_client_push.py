@@ -58,6 +58,15 @@ async def refuse(_message: Received) -> bool:
     return False
 
 
+async def next_beats(server: ScriptedServer, count: int = 3) -> None:
+    """Wait for *count* more heartbeats, which the server gets after all earlier calls.
+
+    They come as often as the other chores of QUICK: when three have come, each of those has been done.
+    """
+    before = len(server.called("Heartbeat"))
+    await until_async(lambda: len(server.called("Heartbeat")) >= before + count)
+
+
 def acknowledged(server: ScriptedServer) -> list[str]:
     return [entry.receipt_handle for request in server.called("AckMessage") for entry in request.entries]
 
@@ -123,7 +132,7 @@ def test_a_full_cache_receives_no_more_by_count_and_by_bytes(bounds: dict[str, i
                 most = 10 if "cache" in bounds else 32  # a batch is not cut by its bytes
                 await until_async(lambda: len(held) == most)
                 before = len(server.called("ReceiveMessage"))
-                await asyncio.sleep(0.12)
+                await next_beats(server)
                 assert (len(server.called("ReceiveMessage")), len(held)) == (before, most)
                 assert consumer.cached() == {"t": (len(held), 10 * len(held))}
                 go_on.set()
@@ -145,7 +154,7 @@ def test_an_acknowledgement_is_repeated_until_it_succeeds_or_its_handle_is_no_go
                 await until_async(lambda: len(acknowledged(server)) == 3)
                 server.inbox.append(server.message("t", b"two"))
                 await until_async(lambda: len(acknowledged(server)) == 4)
-                await asyncio.sleep(0.1)
+                await next_beats(server)
             assert acknowledged(server) == ["handle-one"] * 3 + ["handle-two"]
 
     run(test)
@@ -161,7 +170,7 @@ def test_a_message_that_failed_is_hidden_for_the_pause_of_its_attempt_and_that_i
                 await until_async(lambda: len(server.called("ChangeInvisibleDuration")) == 2)
                 server.inbox.append(server.message("t", b"y", attempt=1))
                 await until_async(lambda: len(server.called("ChangeInvisibleDuration")) == 3)
-                await asyncio.sleep(0.1)
+                await next_beats(server)
             hidden = [
                 (request.receipt_handle, request.invisible_duration.ToMilliseconds())
                 for request in server.called("ChangeInvisibleDuration")
@@ -294,7 +303,7 @@ def test_queues_come_and_go_with_the_assignments_and_a_failure_changes_nothing()
                 assign()
                 await until_async(lambda: not consumer._queues and all(task.done() for task in dropped))
                 before = len(server.called("ReceiveMessage"))
-                await asyncio.sleep(0.1)
+                await next_beats(server)
                 assert len(server.called("ReceiveMessage")) == before
 
     run(test)
@@ -328,7 +337,8 @@ def test_while_it_closes_it_receives_nothing_more_and_its_heart_goes_on_beating(
             await consumer.start()
             await begun.wait()
             closing = asyncio.ensure_future(consumer.close())
-            await asyncio.sleep(0.05)
+            await until_async(lambda: not consumer._queues)
+            await next_beats(server, 2)
             server.inbox.append(server.message("t", b"late"))
             received, beats = len(server.called("ReceiveMessage")), len(server.called("Heartbeat"))
             await until_async(lambda: len(server.called("Heartbeat")) >= beats + 3)

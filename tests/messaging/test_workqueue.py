@@ -23,6 +23,7 @@ from millstream.settings import load_settings
 from millstream.testing.brokers import BrokerProcess
 from millstream.testing.queue_machine import OpenQueue, queue_machine
 from millstream.testing.queues import WorkQueueConformance
+from millstream.testing.waiting import until
 from suite.sizes import machine
 
 _names = itertools.count(1)
@@ -93,8 +94,7 @@ def test_a_delay_is_waited_for_at_the_broker_and_holds_up_nobody(broker: BrokerP
         start = clock.monotonic()
         queue.put([b"late"], delay=60.0)
         queue.put([b"soon"], delay=0.5)
-        while not (leases := queue.lease(2, visibility=30)):
-            clock.sleep(0.01)
+        leases = until(lambda: queue.lease(2, visibility=30), "a task")
         assert [lease.body for lease in leases] == [b"soon"]
         assert 0.5 <= clock.monotonic() - start < 10.0
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from millstream.cli.main import run
-from millstream.core.clock import SystemClock
 from millstream.stores import LocalStore
+from millstream.testing.waiting import until
 
 Run = Callable[..., tuple[int, list[Any]]]
 
@@ -114,10 +114,8 @@ def test_pools_and_producers_work_in_one_process_until_it_is_stopped(data: Path)
     with child.stdout, child.stderr:
         said = [child.stderr.readline() for _ in range(4)]
         assert b"working on duplication-high, duplication-low, audit, bit-integrity (pool duplic" in said[0]
-        copies, deadline = LocalStore(data / "stores" / "two"), SystemClock().monotonic() + 60
-        while not copies.has_space("s") or len(copies.entries("s")) < 12:
-            assert SystemClock().monotonic() < deadline
-            SystemClock().sleep(0.1)
+        copies = LocalStore(data / "stores" / "two")
+        until(lambda: copies.has_space("s") and len(copies.entries("s")) >= 12, "the copies")
         child.send_signal(signal.SIGTERM)
         assert json.loads(child.stdout.read())["dead"] == 0
         assert child.wait(60) == 0

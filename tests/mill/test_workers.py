@@ -133,18 +133,17 @@ def test_managers_that_share_a_queue_do_each_task_once(world: Any) -> None:
 def test_tasks_that_end_at_once_are_settled_before_ever_more_are_taken(world: Any) -> None:
     world.queue("low").put([task(str(n)) for n in range(600)])
     held: list[int] = []
-    processor = Scripted()
+    ended = threading.Semaphore(0)
+    processor = Scripted(lambda *_: ended.release())
 
     class EndsBeforeTheNextTake(LogWorkQueue):
         given = 0
 
         def lease(self, count: int, *, visibility: float) -> Any:
-            deadline = SystemClock().monotonic() + DEADLINE
-            while len(processor.done) < self.given and SystemClock().monotonic() < deadline:
-                SystemClock().sleep(0.0005)
+            assert all(ended.acquire(timeout=DEADLINE) for _ in range(self.given))
             held.append(self.depth().leased)
             leases = super().lease(count, visibility=visibility)
-            self.given += len(leases)
+            self.given = len(leases)
             return leases
 
     world.queue("low").close()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.settings import SettingsError, load_settings
@@ -25,6 +24,7 @@ from millstream.stores.bulk import SMALL, NewItem
 from millstream.stores.processes import BulkProcesses, pool
 from millstream.testing.store_content import ODD_IDS
 from millstream.testing.waiting import until
+from suite.engines import open_engine
 from suite.sizes import sized
 
 Answer = TypeVar("Answer")
@@ -141,7 +141,7 @@ def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv("DIES_AT", str(tmp_path / "dies at"))
     folder, found = tmp_path / "store", set[int]()
-    outbox = Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+    outbox = Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
     for step in range(0, 400, sized(ci=55, long=9)):  # a step before and after each of 200 renames
         space, items = f"s{step}", [new(f"{n}", b"%d" % n * 99) for n in range(100)]
         (tmp_path / "dies at").write_text(str(step))
