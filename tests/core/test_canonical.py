@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import rfc8785
 from hypothesis import example, given
@@ -50,6 +53,15 @@ def test_the_fast_way_is_no_way_around_the_bound_of_depth() -> None:
         value = [value]
     with pytest.raises(CanonicalError, match="nested"):
         canonical_decoded(value)
+
+
+@pytest.mark.parametrize("encode", [canonical_json, canonical_decoded])
+def test_nesting_beyond_the_recursion_limit_is_refused_with_any_key(encode: Callable[[Any], bytes]) -> None:
+    value: object = "x"
+    for _ in range(9_000):  # what a JSON decoder reads on Python 3.13
+        value = [value]
+    with pytest.raises(CanonicalError, match="no canonical JSON form"):
+        encode({"é": 1, "nested": value})
 
 
 @given(JSON)

@@ -54,7 +54,9 @@ def sent(root, count, first=0):
 @pytest.mark.smoke
 @pytest.mark.parametrize(("where", "qos"), [("between", 1), ("before", 2), ("between", 2), ("after", 2)])
 def test_p2_an_ingest_killed_around_its_acknowledgement_loses_nothing(mosquitto, tmp_path, root, where, qos):
-    Harness(tmp_path, mosquitto.url).subscribe(f"{root}/#", qos=qos)
+    harness = Harness(tmp_path, mosquitto.url)
+    harness.subscribe(f"{root}/#", qos=qos)
+    harness.store.close()
     publish(mosquitto.url, sent(root, 200), qos)
     for turn in (2, 1):
         child = start(mosquitto.url, tmp_path, root, qos, where, turn)
@@ -82,7 +84,9 @@ def test_p2_under_exactly_once_an_ingest_killed_at_any_moment_stores_each_messag
     """The child is killed at random moments while the broker is fed, and packet identifiers come round again."""
     rounds, each = sized(quick=(2, 200), ci=(4, 400), long=(60, 3000))
     draw = random.Random(5)
-    Harness(tmp_path, mosquitto.url).subscribe(f"{root}/#", qos=2)
+    harness = Harness(tmp_path, mosquitto.url)
+    harness.subscribe(f"{root}/#", qos=2)
+    harness.store.close()
     for number in range(rounds):
         publish(mosquitto.url, sent(root, each, number * each), 2)
         child = start(

@@ -132,9 +132,9 @@ class LogMachine(RuleBasedStateMachine):
         """The store is dropped without being closed; its acknowledgements of the last moment may be lost."""
         stale = self.writer
         self.reader.flush()
-        other = LogStore(self.backend(), self.clock, lease_seconds=self.lease).log(SPEC)
-        with pytest.raises(WriterBusyError):
-            other.writer()
+        other = LogStore(self.backend(), self.clock, lease_seconds=self.lease)
+        with other, pytest.raises(WriterBusyError):
+            other.log(SPEC).writer()
         self.backend_of(stale).release_lease(SPEC.name, epoch=self.epoch())
         self.open()
         with pytest.raises(FencedError):

@@ -14,6 +14,7 @@ from millstream.log import (
     CorruptBlockError,
     DamagedLogError,
     Log,
+    LogError,
     LogInputError,
     LogNotFoundError,
     LogSpec,
@@ -175,6 +176,15 @@ def test_a_store_of_a_newer_format_is_refused(log: Log, path: Path) -> None:
         open_store(f"sqlite:///{path}")
 
 
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to look at" * 100, b""])
+def test_a_store_that_cannot_be_opened_leaves_its_file_closed(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(LogError) as refused:
+        open_store(f"sqlite:///{path}", read_only=True)
+    assert refused.tb is not None, "which keeps all that is not closed"
+    assert path not in [link.resolve() for link in Path("/proc/self/fd").iterdir()]
+
+
 def test_a_closed_store_says_so(path: Path) -> None:
     store = open_store(f"sqlite:///{path}")
     log = store.log(SPEC)
@@ -185,5 +195,5 @@ def test_a_closed_store_says_so(path: Path) -> None:
 
 
 def test_reading_by_id_uses_the_index(log: Log, path: Path) -> None:
-    plan = execute(path, "EXPLAIN QUERY PLAN " + READ_BLOCKS.format(1), 5, 9)
+    plan = execute(path, "EXPLAIN QUERY PLAN " + READ_BLOCKS.format(1), 5, 5, 5, 9)
     assert not [row for row in plan if "SCAN" in str(row[3])], plan  # type: ignore[misc]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.mill.copying.duplicator import DuplicationProcessor
@@ -20,6 +19,7 @@ from millstream.stores import LocalStore
 from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import SMALL
 from millstream.testing.damage import flip_bit
+from suite.engines import open_engine
 
 NAMES = [
     "same",
@@ -43,7 +43,7 @@ def world(new_world: Callable[..., Any], tmp_path: Path) -> Any:
 
 def filled(new_world: Callable[..., Any], folder: Path) -> Any:
     folder.mkdir()
-    outbox = Outbox(sa.create_engine(f"sqlite:///{folder / 'audit.db'}"), VirtualClock())
+    outbox = Outbox(open_engine(f"sqlite:///{folder / 'audit.db'}"), VirtualClock())
     made = new_world({"1": LocalStore(folder / "1"), "2": AuditedStore(LocalStore(folder / "2"), outbox, "2")})
     for name in NAMES[:7]:
         made.put(Place("1", "s", name), name.encode(), p="1")

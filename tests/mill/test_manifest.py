@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
 from millstream.mill.checking.bitcheck import ManifestAction, Verdict
 from millstream.mill.manifest import MANIFEST_SCHEMA, CheckResult, Event, Manifest
+from suite.engines import open_engine
 
 A, B = "a" * 64, "b" * 64
 
 
 def memory_manifest() -> Manifest:
-    return Manifest(create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}))
+    return Manifest(open_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}))
 
 
 def add(at: int, sha256: str = A, content_id: str = "c", store: str = "1") -> Event:

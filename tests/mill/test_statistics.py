@@ -13,10 +13,11 @@ from millstream.mill.reports.statistics import Period, SpaceSize, Statistics, St
 from millstream.mill.working.processor import Registry, Sink
 from millstream.mill.working.tasks import StorageStatistics, encode_task
 from millstream.mill.working.workers import WorkerManager
+from suite.engines import open_engine
 
 
 def test_sizes_are_kept_and_averaged_by_period() -> None:
-    statistics = Statistics(sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool))
+    statistics = Statistics(open_engine("sqlite://", poolclass=sa.pool.StaticPool))
     day = Period.DAY * MICROSECONDS
     sizes = [SpaceSize("a", "docs", at, items, items * 10) for at, items in ((5, 1), (9, 3), (day + 1, 7))]
     for size in [*sizes, SpaceSize("b", "docs", 1, 100, 1000)]:

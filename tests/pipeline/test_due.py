@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
-import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
 from millstream.mill.checking.bitcheck import Verdict
@@ -23,6 +22,7 @@ from millstream.pipeline.jobs.integrity import Sweep, run_integrity
 from millstream.pipeline.jobs.report import Judged, run_report
 from millstream.stores import LocalStore
 from millstream.testing.damage import flip_bit
+from suite.engines import open_engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ class Kept:
     def __init__(self, folder: Path, seed: int, count: int = 60) -> None:
         self.folder, self.draw, self.now = folder, random.Random(seed), SystemClock().now()
         self.stores = {name: LocalStore(folder / name) for name in ("first", "second")}
-        self.manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'node.db'}"))
+        self.manifest = Manifest(open_engine(f"sqlite:///{folder / 'node.db'}"))
         self.age: dict[Name, int | None] = {}
         self.sizes: dict[Name, int] = {}
         self.failed: set[Name] = set()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-import sqlalchemy as sa
 
 from millstream.cli.main import run
 from millstream.core.clock import SystemClock
@@ -28,6 +27,7 @@ from millstream.pipeline.errors import PipelineError
 from millstream.pipeline.jobs.duplication import Planned, copies_cut_short, copy_missing, enqueue, plan_duplication
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
+from suite.engines import open_engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ class Stores:
 
     def __init__(self, folder: Path, seed: int, count: int = 120) -> None:
         self.stores = {name: LocalStore(folder / name) for name in ("a", "b")}
-        self.manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
+        self.manifest = Manifest(open_engine(f"sqlite:///{folder / 'manifest.db'}"))
         self.providers = Providers(self.stores, SystemClock())
         draw = random.Random(seed)
         for store in self.stores.values():

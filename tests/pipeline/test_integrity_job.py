@@ -28,6 +28,7 @@ from millstream.pipeline.jobs.report import Judged, run_report
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.damage import flip_bit, remove
 from millstream.testing.killing import kill_at
+from suite.engines import open_engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +45,7 @@ class Copies:
     def __init__(self, folder: Path, count: int = 16) -> None:
         draw = random.Random(7)
         self.stores = {name: LocalStore(folder / name) for name in ("first", "second", "third")}
-        self.manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'node.db'}"))
+        self.manifest = Manifest(open_engine(f"sqlite:///{folder / 'node.db'}"))
         self.ids = sorted([*ODD, *(f"item-{number:04}" for number in range(count))])
         contents = {name: draw.randbytes(draw.randrange(1, 5000)) for name in self.ids}
         contents["empty"] = b""
@@ -258,7 +259,7 @@ def test_all_tasks_of_a_sweep_together_ask_a_store_no_more_often_than_its_url_sa
     store.create_space("docs")
     for number in range(count):
         store.put("docs", f"item-{number}", io.BytesIO(b"x"))
-    manifest = Manifest(sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)).rows()
+    manifest = Manifest(open_engine("sqlite://", poolclass=sa.pool.StaticPool)).rows()
     stores = {"slow": f"{store.url}?requests={rate}"}
     sweep = run_integrity(spark, tmp_path / "jobs", "run", stores, manifest, bin_bytes=12 << 16)
     times = sorted(pq.read_table(sweep.facts)["checked_at"].to_pylist())
@@ -279,7 +280,7 @@ def test_a_finished_sweep_is_told_again_and_not_made_again(spark: SparkSession, 
 
 def test_nothing_listed_and_nothing_recorded_is_an_empty_sweep(spark: SparkSession, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "empty")
-    manifest = Manifest(sa.create_engine("sqlite://")).rows()
+    manifest = Manifest(open_engine("sqlite://")).rows()
     sweep = run_integrity(spark, tmp_path / "jobs", "run", {"empty": store.url}, manifest)
     assert (sweep.record.rows_out, run_report(spark, tmp_path / "jobs", sweep).spaces()) == (0, [])
 

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-import sqlalchemy as sa
 
 from millstream.batching import BatchConfig, Rulebook
 from millstream.batching.messages import event_of
@@ -34,6 +33,7 @@ from millstream.stores import LocalStore, all_entries
 from millstream.testing.batching import plain_batches
 from millstream.testing.dids import Person
 from millstream.testing.killing import kill_at
+from suite.engines import open_engine
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -240,7 +240,7 @@ def anchor_operations(settings: Settings, people: int) -> dict[str, int]:
 def fill(stores: Mapping[str, LocalStore], folder: Path, count: int) -> Manifest:
     """Items at both ends or at one, and the manifest of them."""
     draw = random.Random(8)
-    manifest = Manifest(sa.create_engine(f"sqlite:///{folder / 'manifest.db'}"))
+    manifest = Manifest(open_engine(f"sqlite:///{folder / 'manifest.db'}"))
     for store in stores.values():
         store.create_space("docs")
     for number in range(count):

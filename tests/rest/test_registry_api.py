@@ -292,7 +292,7 @@ def test_dead_operations_are_tried_again_on_request(tmp_path: Path, capfd: pytes
     file.write_bytes(canonical_json(Person("dead").create.request))
     assert run(["anchor", "submit", str(file), "--json", *data]) == 0
     name = json.loads(capfd.readouterr().out)["id"]
-    with sqlite3.connect(tmp_path / "node.db") as database:
+    with contextlib.closing(sqlite3.connect(tmp_path / "node.db")) as database, database:
         database.execute("UPDATE registry_operations SET state = 'dead', open = 0")
     assert run(["anchor", "redrive", "nobody", *data]) == 0
     assert run(["anchor", "redrive", name, *data]) == 0

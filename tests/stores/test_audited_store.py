@@ -32,6 +32,7 @@ from millstream.stores.audit.holders import is_gone, new_holder
 from millstream.testing.faulty_store import LostReplyStore, UnavailableStore
 from millstream.testing.store_content import sha256
 from millstream.testing.stores import StoreConformance
+from suite.engines import open_engine
 
 CRASHER = Path(__file__).with_name("audit_crasher.py")
 
@@ -48,7 +49,7 @@ crasher = load_crasher()
 
 
 def engine(folder: Path) -> sa.Engine:
-    return sa.create_engine(f"sqlite:///{folder / 'audit.db'}")
+    return open_engine(f"sqlite:///{folder / 'audit.db'}")
 
 
 @pytest.fixture

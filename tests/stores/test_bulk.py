@@ -19,7 +19,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
 from millstream.stores import (
@@ -41,6 +40,7 @@ from millstream.stores.audit.targets import Targets
 from millstream.stores.bulk import SMALL, NewItem, bulk_of
 from millstream.stores.hashing import Digests
 from millstream.testing.store_content import ODD_IDS
+from suite.engines import open_engine
 
 CRASHER = Path(__file__).with_name("bulk_crasher.py")
 
@@ -150,7 +150,7 @@ def test_a_disk_that_fails_the_sync_of_a_group_has_stored_nothing_of_it(
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(drafts, "sync_whole", fail)
-    outbox = Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+    outbox = Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
     audited = AuditedStore(store, outbox, "1")
     assert audited.bulk is not None
     with pytest.raises(StoreError, match="Input/output error"):
@@ -292,7 +292,7 @@ class TestAudit:
 
     @pytest.fixture
     def audited(self, store: LocalStore, tmp_path: Path) -> AuditedStore:
-        return AuditedStore(store, Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock()), "1")
+        return AuditedStore(store, Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock()), "1")
 
     def test_every_item_has_the_event_that_it_would_have_alone(self, audited: AuditedStore) -> None:
         audited.put("s", "alone", io.BytesIO(b"body"), mimetype="text/plain", properties={"p": "1"})
@@ -320,7 +320,7 @@ class TestAudit:
     def test_what_another_process_is_changing_is_busy_and_the_others_are_not(
         self, audited: AuditedStore, tmp_path: Path
     ) -> None:
-        other = Outbox(sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
+        other = Outbox(open_engine(f"sqlite:///{tmp_path / 'audit.db'}"), VirtualClock())
         theirs = AuditedStore(audited.store, other, "1")
         other.begin(theirs.event(*_adding("busy")))
         assert audited.bulk is not None

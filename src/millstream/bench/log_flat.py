@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterator
@@ -36,12 +37,16 @@ def comparisons(
     names = [name.strip() for name in (stores or "segments").split(",")]
     if not set(names) <= set(STORES):
         raise InputError(f"the stores whose growth is measured are {', '.join(STORES)}, not {stores}")
-    growing = {name: Growth(name, folder, _FIRST[size], SystemClock()) for name in names}
-    for target in _targets(_FIRST[size], up_to or _UP_TO[size]):
-        contenders = [
-            Contender(f"millstream, {name}", functools.partial(growth.grow, target)) for name, growth in growing.items()
-        ]
-        yield Comparison(f"Up to {target:,} messages", "ns/message written", _conditions(), contenders)
+    with contextlib.ExitStack() as opened:
+        growing = {name: Growth(name, folder, _FIRST[size], SystemClock()) for name in names}
+        for growth in growing.values():
+            opened.callback(growth.close)
+        for target in _targets(_FIRST[size], up_to or _UP_TO[size]):
+            contenders = [
+                Contender(f"millstream, {name}", functools.partial(growth.grow, target))
+                for name, growth in growing.items()
+            ]
+            yield Comparison(f"Up to {target:,} messages", "ns/message written", _conditions(), contenders)
 
 
 def _targets(first: int, up_to: str) -> list[int]:
@@ -112,6 +117,11 @@ class Growth:
         }
         return Sample(written / count * 1e9, figures)
 
+    def close(self) -> None:
+        """Close the log and its store."""
+        self._writer.close()
+        self._store.close()
+
     def _check(self, first: int, last: int) -> None:
         expected = first
         for batch in self._log.read(first, last, columns=["id", "body"]):
@@ -127,8 +137,7 @@ class Growth:
 
     def _start_up(self) -> tuple[float, float]:
         """How many seconds a writer, and a reader of the end, take to open the store and the log anew."""
-        self._writer.close()
-        self._store.close()
+        self.close()
         begin = self._clock.monotonic()
         self._store = open_store(self._url)
         self._log = self._store.log(_SPEC)

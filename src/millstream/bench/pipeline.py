@@ -232,7 +232,9 @@ class Work:
         from millstream.pipeline.jobs.integrity import run_integrity
         from millstream.pipeline.jobs.report import run_report
 
-        rows = Manifest(sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)).rows()
+        engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
+        rows = Manifest(engine).rows()
+        engine.dispose()
         with self._timed("MB") as sample:
             jobs = self._folder / self._new("sweep")
             sweep = run_integrity(self._spark, jobs, "run", {"store": url}, rows, clock=self._clock)

@@ -34,7 +34,7 @@ def canonical_json(value: Any) -> bytes:
     """
     try:
         return _sorted.encode(value) if _is_plain(value) else rfc8785.dumps(value)
-    except (rfc8785.CanonicalizationError, TypeError, ValueError) as error:
+    except (rfc8785.CanonicalizationError, TypeError, ValueError, RecursionError) as error:
         raise CanonicalError(f"this value has no canonical JSON form: {error}") from error
 
 

@@ -83,8 +83,12 @@ class SqliteBackend:
         with self._translated():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._connect()
-            if not self._is_prepared():
-                self._prepare()
+            try:
+                if not self._is_prepared():
+                    self._prepare()
+            except BaseException:
+                self._writer.close()
+                raise
 
     @property
     def url(self) -> str:
@@ -139,7 +143,7 @@ class SqliteBackend:
         blocks: list[StoredBlock] = []
         size = 0
         with self._reading() as db:
-            rows = db.execute(sql.READ_BLOCKS.format(self._number(db, log)), (first_id, last_id))
+            rows = db.execute(sql.READ_BLOCKS.format(self._number(db, log)), (*[first_id] * 3, last_id))
             for first, last, data in rows:
                 size += len(data)
                 if blocks and size > max_bytes:
@@ -150,17 +154,17 @@ class SqliteBackend:
 
     def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
         with self._reading() as db:
-            rows = db.execute(sql.BLOCK_RANGES.format(self._number(db, log)), (first_id, last_id))
+            rows = db.execute(sql.BLOCK_RANGES.format(self._number(db, log)), (*[first_id] * 3, last_id))
             return [BlockRange(*row) for row in rows]
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         with self._reading() as db:
-            row = db.execute(sql.FIRST_BLOCK_SINCE.format(self._number(db, log)), (first_id, time)).fetchone()
+            row = db.execute(sql.FIRST_BLOCK_SINCE.format(self._number(db, log)), (*[first_id] * 3, time)).fetchone()
             return BlockRange(*row) if row else None
 
     def statistics(self, log: str, first_id: int = 1) -> Statistics:
         with self._reading() as db:
-            row = db.execute(sql.STATISTICS.format(self._number(db, log)), (first_id,)).fetchone()
+            row = db.execute(sql.STATISTICS.format(self._number(db, log)), [first_id] * 3).fetchone()
             return Statistics(*row) if row[0] is not None else Statistics()
 
     def check(self, log: str) -> Sequence[str]:
@@ -207,9 +211,13 @@ class SqliteBackend:
         connection = sqlite3.connect(
             f"{self._path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
         )
-        connection.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
-        connection.execute("PRAGMA cache_size = -8192")
-        connection.execute(f"PRAGMA journal_size_limit = {sql.WAL_BYTES_KEPT}")
+        try:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
+            connection.execute("PRAGMA cache_size = -8192")
+            connection.execute(f"PRAGMA journal_size_limit = {sql.WAL_BYTES_KEPT}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _is_prepared(self) -> bool:

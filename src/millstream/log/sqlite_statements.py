@@ -48,14 +48,14 @@ MOVE_POINTER = "UPDATE logs SET last_id = ?, received_at = ? WHERE number = ? AN
 INSERT_BLOCK = "INSERT INTO blocks_{} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _HOLDING = """
     FROM blocks_{0}
-    WHERE first_id >= coalesce((SELECT max(first_id) FROM blocks_{0} WHERE first_id <= ?1), ?1) AND last_id >= ?1
+    WHERE first_id >= coalesce((SELECT max(first_id) FROM blocks_{0} WHERE first_id <= ?), ?) AND last_id >= ?
 """
-_UP_TO = _HOLDING + " AND first_id <= ?2 ORDER BY first_id"
+"""Its values are the first id, three times: Python 3.12 takes ``?1`` for a name and warns of it."""
+
+_UP_TO = _HOLDING + " AND first_id <= ? ORDER BY first_id"
 READ_BLOCKS = "SELECT first_id, last_id, data" + _UP_TO
 BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _UP_TO
-FIRST_BLOCK_SINCE = (
-    "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ?2 ORDER BY first_id LIMIT 1"
-)
+FIRST_BLOCK_SINCE = "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ? ORDER BY first_id LIMIT 1"
 STATISTICS = (
     """
     SELECT min(first_id), max(last_id), sum(last_id - first_id + 1), count(*), sum(bytes),

@@ -70,8 +70,10 @@ def _new_registry(folder: Path) -> Iterator[Registry]:
     sa.event.listen(engine, "connect", _durable)
     database = RegistryDatabase(engine, _clock)
     settings = RegistrySettings(max_open=10_000_000)
-    yield Registry(database, LocalCas(place / "cas"), MemoryLedger(_clock), instance="bench", settings=settings)
-    engine.dispose()
+    try:
+        yield Registry(database, LocalCas(place / "cas"), MemoryLedger(_clock), instance="bench", settings=settings)
+    finally:
+        engine.dispose()
 
 
 def _durable(connection: sa.engine.interfaces.DBAPIConnection, _record: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import statistics
@@ -43,26 +44,25 @@ class Work:
         place, packs = self._place(name), packs_of(self._pool(payload), pack)
         load = self._load(name, payload, pack)
         total = load[0] * load[1] * pack
-        sender = open_sender(place)
-        before = read_meter(self._processes(name))
-        sent = send(sender, packs, load, self._choice.kind, self._clock)
-        after, memory = read_meter(self._processes(name)), memory_mib()
-        figures = {
-            "CPU µs/message": (after.cpu - before.cpu) / total * 1e6,
-            "p50 ms": sent.percentile(50),
-            "p99 ms": sent.percentile(99),
-            "memory MiB": memory,
-            "senders": float(load[0]),
-        }
-        if after.written is not None and before.written is not None:
-            figures["bytes written/message"] = (after.written - before.written) / total
-        receiver, seen = open_receiver(place), Seen(payload)
-        begin = self._clock.monotonic()
-        seen.add_all(receiver.follow(total))
-        figures[READ] = total / (self._clock.monotonic() - begin)
-        seen.expect(sent, packs)
-        receiver.close()
-        sender.close()
+        with contextlib.closing(open_sender(place)) as sender:
+            before = read_meter(self._processes(name))
+            sent = send(sender, packs, load, self._choice.kind, self._clock)
+            after, memory = read_meter(self._processes(name)), memory_mib()
+            figures = {
+                "CPU µs/message": (after.cpu - before.cpu) / total * 1e6,
+                "p50 ms": sent.percentile(50),
+                "p99 ms": sent.percentile(99),
+                "memory MiB": memory,
+                "senders": float(load[0]),
+            }
+            if after.written is not None and before.written is not None:
+                figures["bytes written/message"] = (after.written - before.written) / total
+            with contextlib.closing(open_receiver(place)) as receiver:
+                seen = Seen(payload)
+                begin = self._clock.monotonic()
+                seen.add_all(receiver.follow(total))
+                figures[READ] = total / (self._clock.monotonic() - begin)
+                seen.expect(sent, packs)
         self._remove(place)
         return Sample(total / sent.seconds, figures)
 
@@ -71,21 +71,23 @@ class Work:
         place, packs = self._place(name), packs_of(self._pool(payload), pack)
         load = self._load(name, payload, pack)
         total = load[0] * load[1] * pack
-        sender, receiver, seen = open_sender(place), open_receiver(place), Seen(payload)
+        seen = Seen(payload)
+        with (
+            contextlib.closing(open_sender(place)) as sender,
+            contextlib.closing(open_receiver(place)) as receiver,
+        ):
 
-        def follow() -> float:
-            seen.add_all(receiver.follow(total))
-            return self._clock.monotonic()
+            def follow() -> float:
+                seen.add_all(receiver.follow(total))
+                return self._clock.monotonic()
 
-        with ThreadPoolExecutor(1) as thread:
-            before, begin = read_meter(()), self._clock.monotonic()
-            end = thread.submit(follow)
-            sent = send(sender, packs, load, self._choice.kind, self._clock)
-            seconds = end.result() - begin
-        cpu = read_meter(()).cpu - before.cpu
-        seen.expect(sent, packs)
-        receiver.close()
-        sender.close()
+            with ThreadPoolExecutor(1) as thread:
+                before, begin = read_meter(()), self._clock.monotonic()
+                end = thread.submit(follow)
+                sent = send(sender, packs, load, self._choice.kind, self._clock)
+                seconds = end.result() - begin
+            cpu = read_meter(()).cpu - before.cpu
+            seen.expect(sent, packs)
         self._remove(place)
         return Sample(total / sent.seconds, {READ: total / seconds, "CPU µs/message": cpu / total * 1e6})
 
@@ -94,15 +96,14 @@ class Work:
         place, packs = self._place(name), packs_of(self._pool(payload), pack)
         load = self._load(name, payload, pack)
         total = load[0] * load[1] * pack
-        sender = open_sender(place)
-        follower = Follower(place, payload, total)
-        begin = self._clock.monotonic()
-        follower.start()
-        sent = send(sender, packs, load, self._choice.kind, self._clock)
-        seen = follower.result()
-        seconds = self._clock.monotonic() - begin
-        seen.expect(sent, packs)
-        sender.close()
+        with contextlib.closing(open_sender(place)) as sender:
+            follower = Follower(place, payload, total)
+            begin = self._clock.monotonic()
+            follower.start()
+            sent = send(sender, packs, load, self._choice.kind, self._clock)
+            seen = follower.result()
+            seconds = self._clock.monotonic() - begin
+            seen.expect(sent, packs)
         self._remove(place)
         return Sample(total / sent.seconds, {READ: total / seconds})
 
@@ -113,30 +114,29 @@ class Work:
         batches = max(round(10 * CONTENDERS[name].rate(payload) * self._choice.seconds / POOL), 1)
         total = batches * POOL
         sender, receiver = open_ours(place)
-        before, begin = read_meter(()), self._clock.monotonic()
-        for _ in range(batches):
-            sender.append(batch)
-        seconds, cpu = self._clock.monotonic() - begin, read_meter(()).cpu - before.cpu
-        figures = {"CPU µs/message": cpu / total * 1e6}
-        for figure, columns in ((ARROW, None), (BODIES, ["body"])):
-            begin = self._clock.monotonic()
-            drain(receiver.columns(columns), total)
-            figures[figure] = total / (self._clock.monotonic() - begin)
-        self._verify(receiver.columns(["id", "body"]), payload, batches)
-        receiver.close()
-        sender.close()
+        with contextlib.closing(sender), contextlib.closing(receiver):
+            before, begin = read_meter(()), self._clock.monotonic()
+            for _ in range(batches):
+                sender.append(batch)
+            seconds, cpu = self._clock.monotonic() - begin, read_meter(()).cpu - before.cpu
+            figures = {"CPU µs/message": cpu / total * 1e6}
+            for figure, columns in ((ARROW, None), (BODIES, ["body"])):
+                begin = self._clock.monotonic()
+                drain(receiver.columns(columns), total)
+                figures[figure] = total / (self._clock.monotonic() - begin)
+            self._verify(receiver.columns(["id", "body"]), payload, batches)
         self._remove(place)
         return Sample(total / seconds, figures)
 
     def lone(self, name: str, turns: int) -> Sample:
         """One sender of one message of 4 bytes at a time: the median wait, in milliseconds."""
         place = self._place(name)
-        sender, taken = open_sender(place), []
-        for _ in range(turns):
-            begin = self._clock.monotonic()
-            sender.append([b"test"])
-            taken.append((self._clock.monotonic() - begin) * 1000)
-        sender.close()
+        taken = []
+        with contextlib.closing(open_sender(place)) as sender:
+            for _ in range(turns):
+                begin = self._clock.monotonic()
+                sender.append([b"test"])
+                taken.append((self._clock.monotonic() - begin) * 1000)
         self._remove(place)
         return Sample(statistics.median(taken), {"p99 ms": statistics.quantiles(taken, n=100, method="inclusive")[98]})
 

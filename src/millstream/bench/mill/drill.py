@@ -102,10 +102,13 @@ def run_drill(folder: Path, server: Server, tool: Tool, *, items: int) -> Outcom
     """Copies of *items* good items and one for each fault, damage, and whatever *tool* does about it."""
     drill = _Drill(folder / tool.name.replace(" ", "-"), server, tool, items)
     drill.fill()
-    for fault in FAULTS:
-        drill.damage(fault)
-    told = tool.run()
-    return drill.outcome(told)
+    try:
+        for fault in FAULTS:
+            drill.damage(fault)
+        told = tool.run()
+        return drill.outcome(told)
+    finally:
+        tool.close()
 
 
 class _Drill:

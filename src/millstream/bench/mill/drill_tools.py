@@ -49,6 +49,10 @@ class Tool(Protocol):
         """Do all that the tool does about damage; what it says of items, by store and content id."""
         ...
 
+    def close(self) -> None:
+        """Close what :meth:`copy` opened."""
+        ...
+
 
 class Millstream:
     """Sweeps of all three stores, repairs of what they find, and a loop of the duplication."""
@@ -84,6 +88,11 @@ class Millstream:
         for content_id in sorted({content_id for _, content_id in told}):
             repairer.repair(SPACE, content_id)
         return told | self._duplicate()
+
+    def close(self) -> None:
+        self._queue.close()
+        self._logs.close()
+        self._engine.dispose()
 
     def _duplicate(self) -> dict[tuple[str, str], str]:
         """A loop over both copies; the changes that it made to properties."""
@@ -149,6 +158,9 @@ class Rclone:
                 names = _DONE.findall(done.stderr)
                 told |= {(store, name): _VERBS[verb] for name, verb in names}
         return told
+
+    def close(self) -> None:
+        """Nothing stays open between calls."""
 
 
 _SIGNS = {"+": "found missing", "-": "found extra", "*": "found differing", "!": "found unreadable"}

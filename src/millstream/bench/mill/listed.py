@@ -55,11 +55,13 @@ def loop(folder: Path, items: int) -> tuple[float, float, float]:
     """The seconds that the loop takes, those of a processor, and the most memory of this process so far (MiB)."""
     clock = SystemClock()
     stores = {name: cast(Store, ListedStore(name, items)) for name in (SOURCE, COPY)}
-    providers, manifest = Providers(stores, clock), Manifest(_engine(folder))
+    engine = _engine(folder)
+    providers, manifest = Providers(stores, clock), Manifest(engine)
     began, used = clock.monotonic(), _processor_seconds()
     plan = plan_space_duplication(providers, manifest, PAIR, SPACE, None, record=True)
     seconds = clock.monotonic() - began
     assert (plan.copied, plan.same, plan.tasks) == (items, items, 0), "nothing has changed"
+    engine.dispose()
     return seconds, _processor_seconds() - used, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

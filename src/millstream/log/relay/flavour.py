@@ -61,7 +61,10 @@ class Flavour(msgspec.Struct, frozen=True):
 SQLITE = Flavour(
     quote='"',
     begin="BEGIN IMMEDIATE",
-    columns="SELECT name, lower(type) FROM pragma_table_info(?2, CASE ?1 WHEN '' THEN 'main' ELSE ?1 END)",
+    columns="""
+        WITH wanted (place, title) AS (VALUES (?, ?))
+        SELECT name, lower(type) FROM wanted, pragma_table_info(title, coalesce(nullif(place, ''), 'main'))
+    """,
     length="length({})",
     table=(
         "INTEGER PRIMARY KEY AUTOINCREMENT",

@@ -54,8 +54,9 @@ class Consumption:
     async def end(self) -> None:
         """Let listeners that run come to their end; what has not begun, or waits for another try, is given back."""
         self._ending.set()
-        while self._running:
-            await asyncio.gather(*self._running, return_exceptions=True)
+        while running := list(self._running):
+            await asyncio.gather(*running, return_exceptions=True)
+            self._running.difference_update(running)  # gather may return before their callbacks have run
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -1,7 +1,7 @@
 """litequeue, a queue for Python in an SQLite file: a row a message, taken and finished one by one.
 
 Many senders share a transaction, which its own ``put`` does not do, and the file is synced before they are told. What
-is taken and finished is not synced, as is its default.
+is taken and finished is not synced, as is its default. It stores text only, so a byte is one character.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LitequeueSender(Grouped):
     def _commit(self, bodies: list[bytes], first: int) -> None:  # noqa: ARG002 - it has ids of its own
         with self._queue.transaction():
             for body in bodies:
-                self._queue.put(body)
+                self._queue.put(body.decode("latin-1"))
 
 
 class LitequeueReceiver:
@@ -48,8 +48,8 @@ class LitequeueReceiver:
         while last < total:
             bodies: list[bytes] = []
             while len(bodies) < _READ and (message := self._queue.pop()) is not None:
-                self._queue.done(message.message_id)
-                bodies.append(message.data)
+                self._finish(message)
+                bodies.append(message.data.encode("latin-1"))
             if bodies:
                 yield range(last + 1, last + len(bodies) + 1), bodies
                 last += len(bodies)
@@ -59,6 +59,12 @@ class LitequeueReceiver:
 
     def close(self) -> None:
         self._queue.close()
+
+    def _finish(self, message: Any) -> None:
+        if hasattr(message, "claim_id"):  # later versions finish a claim, not a message
+            self._queue.done(message.message_id, claim_id=message.claim_id)
+        else:
+            self._queue.done(message.message_id)
 
 
 def _open(place: Place) -> Any:
