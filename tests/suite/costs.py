@@ -7,6 +7,7 @@ the end of its tear-down; a fixture is paid by the test that is the first to ask
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import time
@@ -114,10 +115,11 @@ class Costs:
 
     def over_budget(self) -> list[str]:
         """What took more than it may. Nothing where others had used the machine: processor time then says little."""
+        budgets = self._budgets.get(SIZE, {})
         tiers = [
-            f"{tier} took {self._by_tier[tier]:.0f} s, its budget is {most}"
-            for tier, most in self._budgets.get(SIZE, {}).items()
-            if self._by_tier[tier] > most
+            f"{tier} took {spent:.0f} s, its budget is {budgets[tier]}"
+            for tier, spent in self._by_tier.items()
+            if spent > budgets.get(tier, math.inf)
         ]
         return [*self._too_dear, *tiers] if self._was_quiet else []
 

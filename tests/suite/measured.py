@@ -19,11 +19,16 @@ def function(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
+GROWTH = 10.0
+"""How much longer a function takes at the size ``long`` than at ``ci``, where it was never measured."""
+
+
 @functools.cache
 def read(size: str) -> Mapping[str, float]:
     """Wall seconds of all cases of a test function together, by function, at *size*."""
     kept: Mapping[str, Mapping[str, float]] = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
-    return kept.get(size, {})
+    guessed = {name: GROWTH * wall for name, wall in kept.get("ci", {}).items()} if size == "long" else {}
+    return {**guessed, **kept.get(size, {})}
 
 
 def record(size: str, walls: Mapping[str, float]) -> None:

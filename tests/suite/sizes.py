@@ -31,9 +31,8 @@ def examples(*, ci: int, long: int) -> settings:
 
 def machine(*, ci: int, long: int, steps: int) -> settings:
     """Settings of a state machine with that many examples of *steps* each, as :func:`examples`."""
-    return settings(
-        examples(ci=max(ci, LEAST_EXAMPLES), long=long), stateful_step_count=max(steps, LEAST_STEPS), deadline=None
-    )
+    enough = examples(ci=max(ci, LEAST_EXAMPLES), long=max(long, LEAST_EXAMPLES))
+    return settings(enough, stateful_step_count=max(steps, LEAST_STEPS))
 
 
 def _quick(ci: int) -> int:

@@ -1,0 +1,49 @@
+"""How the suite is split into parts, and what its record of long runs says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from suite import runs, tiers
+from suite.sizes import LEAST_EXAMPLES, LEAST_STEPS, machine
+from suite.spread import part_of
+
+RECORD = """
+| date | part | commit | machine | tests | seconds |
+|---|---|---|---|---|---|
+| 2026-01-01 | 1/2 | aaaaaaa | 2 cores, 24 GiB, Python 3.11.7 | 5 passed, 1 failed | 3,000 |
+| 2026-01-02 | 1/2 | bbbbbbb | 2 cores, 24 GiB, Python 3.11.7 | 6 passed | 2,900 |
+"""
+
+
+def test_parts_hold_every_unit_once_and_take_about_equally_long() -> None:
+    draw = random.Random(1)
+    seconds = {f"unit {n}": draw.expovariate(1 / 30) for n in range(500)}
+    parts = part_of(seconds, 6)
+    assert parts.keys() == seconds.keys()
+    loads = [sum(seconds[unit] for unit, part in parts.items() if part == number) for number in range(1, 7)]
+    assert max(loads) - min(loads) <= max(seconds.values())
+
+
+def test_the_split_does_not_depend_on_the_order_of_collection() -> None:
+    seconds = {f"unit {n}": float(n % 7) for n in range(50)}
+    assert part_of(dict(reversed(seconds.items())), 4) == part_of(seconds, 4)
+
+
+def test_the_status_shows_the_last_run_of_each_part_and_those_that_were_never_run() -> None:
+    assert runs.status(RECORD) == ["   1/2  2026-01-02  bbbbbbb    6 passed, 2,900 s", "   2/2  never run"]
+    assert runs.status("") == ["no part was ever run"]
+
+
+def test_a_state_machine_keeps_its_least_examples_and_steps_at_every_size() -> None:
+    settings = machine(ci=2, long=3, steps=4)
+    assert settings.max_examples == LEAST_EXAMPLES
+    assert settings.stateful_step_count == LEAST_STEPS
+
+
+def test_a_server_that_a_test_of_the_default_tier_starts_is_named_with_its_tier(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(pytest.fail.Exception, match="starts mariadbd: mark it served"):
+        tiers.check_program(request.node, ["/usr/sbin/mariadbd", "--port=1"])
+    tiers.check_program(request.node, ["/bin/true"])
