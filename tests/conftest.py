@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from millstream.testing.s3 import S3Server
 
 
-pytest_plugins = ["suite.tiers", "suite.sleeping", "suite.costs", "suite.spread", "suite.engines"]
+pytest_plugins = [
+    "suite.tiers", "suite.sleeping", "suite.costs", "suite.spread", "suite.runs", "suite.engines",
+]  # fmt: skip
 
 load_profile()
 

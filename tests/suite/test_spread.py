@@ -37,6 +37,11 @@ def test_the_status_shows_the_last_run_of_each_part_and_those_that_were_never_ru
     assert runs.status("") == ["no part was ever run"]
 
 
+def test_the_options_of_the_makefile_are_known(request: pytest.FixtureRequest) -> None:
+    known = [request.config.getoption(name) for name in ("part", "record_run", "record_seconds")]
+    assert all(value is not None for value in known)
+
+
 def test_a_state_machine_keeps_its_least_examples_and_steps_at_every_size() -> None:
     settings = machine(ci=2, long=3, steps=4)
     assert settings.max_examples == LEAST_EXAMPLES
