@@ -6,7 +6,6 @@ VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := $(BIN)/python -m pytest -n 3
-HEAVY := served or spark or crash or browser or acceptance
 PART ?= 1/1
 unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start compiles the code anew
 
@@ -21,13 +20,12 @@ demo: $(VENV)/.demo ## Run the whole road on real data: log, batches, anchors, c
 # pytest rewrites each test file at its first import, which takes seconds: two processes do it for those that run tests.
 define prepare-tests
 	@scripts/system-packages
-	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || { \
-	  for half in '[a-l]' '[m-z]'; do $(PYTEST) -n 0 --collect-only -qq tests/$$half*/ >/dev/null & done; wait; }
+	@for half in '[a-l]' '[m-z]'; do $(PYTEST) -n 0 --collect-only -qq tests/$$half*/ >/dev/null & done; wait
 endef
 
 test: $(VENV)/.dev ## Run the default tier, and of each other tier what proves that it works (10 minutes)
 	$(prepare-tests)
-	MILLSTREAM_TEST_SIZE=quick $(PYTEST) -m "smoke or not ($(HEAVY))" $(ARGS)
+	MILLSTREAM_TEST_SIZE=quick $(PYTEST) -m "default or smoke" $(ARGS)
 
 test-all: $(VENV)/.dev ## Run all tiers at the size of CI (30 minutes)
 	$(prepare-tests)
@@ -35,7 +33,7 @@ test-all: $(VENV)/.dev ## Run all tiers at the size of CI (30 minutes)
 
 test-heavy: $(VENV)/.dev ## Run what `make test` leaves out of `make test-all`
 	$(prepare-tests)
-	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "$(HEAVY)" $(ARGS)
+	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "not default" $(ARGS)
 
 test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
 	$(prepare-tests)

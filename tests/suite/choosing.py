@@ -32,7 +32,7 @@ class Chosen(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """How the tests ended, or how they stand: *failed* names the first test, or file, that failed."""
+    """The result of the tests so far: *failed* names the first test, or file, that failed."""
 
     running: str | None = None
     since: float = 0.0

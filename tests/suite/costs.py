@@ -64,7 +64,7 @@ class Costs:
         self._by_test: dict[str, float] = {}
         self._walls: defaultdict[str, float] = defaultdict(float)
         self._tests: Counter[str] = Counter()
-        self._too_dear: list[str] = []
+        self._too_expensive: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
@@ -89,7 +89,7 @@ class Costs:
         self._by_tier[COLLECTION] += spent
         if spent > self._budgets[COLLECTION]:
             most = self._budgets[COLLECTION]
-            self._too_dear.append(f"one process took {spent:.1f} s of processor time to collect; allowed: {most}")
+            self._too_expensive.append(f"one process took {spent:.1f} s of processor time to collect; allowed: {most}")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Iterator[None]:
@@ -100,7 +100,8 @@ class Costs:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         report = yield
         # Where a server ends in a tear-down, the time of those of its children that nobody waited for is gone.
-        self._spent = max(self._spent, processor_seconds() - self._began)
+        if call.when != "setup":
+            self._spent = max(self._spent, processor_seconds() - self._began)
         if call.when == "teardown":
             report.user_properties += [(_COST, self._spent), (_TIER, tier_of(item))]
         return report
@@ -115,7 +116,7 @@ class Costs:
         self._by_test[report.nodeid] = said[_COST]
         if said[_TIER] == DEFAULT and said[_COST] > self._budgets["single"]:
             most = self._budgets["single"]
-            self._too_dear.append(f"{report.nodeid} took {said[_COST]:.1f} s; in the default tier: {most}")
+            self._too_expensive.append(f"{report.nodeid} took {said[_COST]:.1f} s; in the default tier: {most}")
 
     def over_budget(self) -> list[str]:
         """What took more than it may. Nothing where others had used the machine: processor time then says little."""
@@ -125,7 +126,7 @@ class Costs:
             for tier, spent in self._by_tier.items()
             if spent > budgets.get(tier, math.inf)
         ]
-        return [*self._too_dear, *tiers] if self._was_quiet else []
+        return [*self._too_expensive, *tiers] if self._was_quiet else []
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -142,7 +143,7 @@ class Costs:
         for tier, spent in sorted(self._by_tier.items(), key=lambda row: -row[1]):
             budget = f" of {budgets[tier]}" if tier in budgets else ""
             write(f"{tier:<10} {self._tests[tier]:6,} tests {spent:8.1f}{budget} s of processor time")
-        write("the dearest:")
+        write("the most expensive tests:")
         for test, spent in sorted(self._by_test.items(), key=lambda row: -row[1])[:10]:
             write(f"{spent:8.1f} s {test}")
         for fault in self.over_budget():

@@ -18,7 +18,7 @@ from suite.sandbox import Sandbox, end_marked, stop
 
 FAST, ALL = "fast", "all"
 SIZES = {FAST: "quick", ALL: "ci"}
-FAST_TESTS = "smoke or not (served or spark or crash or browser or acceptance)"
+FAST_TESTS = "default or smoke"
 KILLED, SURVIVED, UNCOVERED, UNFINISHED = "killed", "survived", "uncovered", "unfinished"
 _NO_FAILURE = {0, 1, 5}
 """Exit codes of pytest that say no more than the outcome does; 1 also stands for tests that are over their budget."""

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from suite.sizes import SIZE
 from suite.tiers import tier_of
 
 _UNITS = "suite_units"
+_units = pytest.StashKey[dict[str, str]]()
 _ALONE = {"acceptance", "crash"}
 
 
@@ -34,11 +35,10 @@ def unit_of(item: pytest.Item) -> str:
     return measured.function(item.nodeid) if tier_of(item) in _ALONE else item.nodeid.partition("::")[0]
 
 
-def seconds_of(items: Sequence[pytest.Item]) -> dict[str, float]:
-    """What the units of *items* are known to take, by unit."""
-    known, functions = measured.read(SIZE), {}
-    for item in items:
-        functions[measured.function(item.nodeid)] = unit_of(item)
+def seconds_of(units: Mapping[str, str]) -> dict[str, float]:
+    """What the *units* of tests, by node id, are known to take, by unit."""
+    known = measured.read(SIZE)
+    functions = {measured.function(nodeid): unit for nodeid, unit in units.items()}
     seconds: defaultdict[str, float] = defaultdict(float)
     for name, unit in functions.items():
         seconds[unit] += known.get(name, measured.UNKNOWN)
@@ -65,13 +65,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     number, _, parts = config.getoption("part").partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise pytest.UsageError(f"--part {config.getoption('part')}: write N/M, as in --part 2/6")
-    seconds = seconds_of(items)
+    units = config.stash[_units] = {item.nodeid: unit_of(item) for item in items}
+    seconds = seconds_of(units)
     if int(parts) > 1:
         chosen = part_of(seconds, int(parts))
-        left = [item for item in items if chosen[unit_of(item)] != int(number)]
-        items[:] = [item for item in items if chosen[unit_of(item)] == int(number)]
+        left = [item for item in items if chosen[units[item.nodeid]] != int(number)]
+        items[:] = [item for item in items if chosen[units[item.nodeid]] == int(number)]
         config.hook.pytest_deselected(items=left)
-    items.sort(key=lambda item: (-seconds[unit_of(item)], unit_of(item)))
+    items.sort(key=lambda item: (-seconds[units[item.nodeid]], units[item.nodeid]))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -81,7 +82,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if workerinput is not None:
         kept = Path(workerinput[_UNITS])
         draft = kept.with_name(f"{kept.name}.{os.getpid()}")
-        draft.write_text(json.dumps({item.nodeid: unit_of(item) for item in session.items}), "utf-8")
+        draft.write_text(json.dumps(session.config.stash[_units]), "utf-8")
         draft.replace(kept)
 
 

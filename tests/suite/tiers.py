@@ -56,6 +56,7 @@ def tier_of(item: pytest.Item) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     for tier, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}; `make test-all`")
+    config.addinivalue_line("markers", f"{DEFAULT}: of no other tier; added to tests, never written; `make test`")
     config.addinivalue_line("markers", "smoke: of another tier than the default, and run by `make test` as well")
     if not getattr(pytest_configure, "is_watching", False):
         sys.addaudithook(_watch)
@@ -73,6 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if any(isinstance(value, str) and value in SERVERS for value in parameters):
             item.add_marker("served")
+        if tier_of(item) == DEFAULT:
+            item.add_marker(DEFAULT)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
