@@ -47,7 +47,7 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_killed_at_random_moments_it_ends_like_an_undisturbed_run(undisturbed: Run, tmp_path: Path, size: str) -> None:
+def test_killed_at_random_moments_it_ends_like_an_undisturbed_run(undisturbed: Run, tmp_path: Path) -> None:
     draw = random.Random(11)
     whole = undisturbed.figures["seconds"]
     for _ in range(sized(ci=5, long=30)):

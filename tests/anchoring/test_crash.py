@@ -29,7 +29,7 @@ def deaths(folder: Path, seed: int, count: int, how: str) -> tuple[dict[str, Any
 @pytest.mark.smoke
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["steps", "packed", "times"])
-def test_p7_a_writer_killed_at_any_point_anchors_every_batch_once(tmp_path: Path, size: str, how: str) -> None:
+def test_p7_a_writer_killed_at_any_point_anchors_every_batch_once(tmp_path: Path, how: str) -> None:
     undisturbed, others = deaths(tmp_path, seed=7, count=sized(quick=3, ci=7, long=400), how=how)
     assert (undisturbed["observed"], undisturbed["waiting_rejects"], undisturbed["findings"]) == (13, 0, [])
     assert len(undisturbed["anchors"]) == 3

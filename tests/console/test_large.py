@@ -53,7 +53,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def crowds(tmp_path_factory: pytest.TempPathFactory, size: str) -> Mapping[str, tuple[Crowd, Path]]:
+def crowds(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[Crowd, Path]]:
     """A node, and one with ten times as much on it."""
     shares = sized(ci=(100, 10), long=(10, 1))
     folder = tmp_path_factory.mktemp("crowds")

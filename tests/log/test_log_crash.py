@@ -51,7 +51,7 @@ def url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def plan(size: str, url: str) -> Plan:
+def plan(url: str) -> Plan:
     """How many processes are killed."""
     few = 8 if is_nerve(url) else 20
     return Plan(kills=sized(quick=5, ci=few, long=1000), seed=2)
@@ -229,7 +229,7 @@ def test_a_store_handed_to_another_process_says_how_to_open_it_there(url: str) -
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kind", ["mariadb?driver=text", "mariadb?driver=binary", "mariadb?layout=nerve", "postgresql"])
 def test_p2_durability_whatever_was_confirmed_survives_kill_9_of_the_database(
-    kind: str, size: str, request: pytest.FixtureRequest
+    kind: str, request: pytest.FixtureRequest
 ) -> None:
     """Writer and reader are not told: they wait for the server, and go on."""
     name, mark, options = kind.partition("?")

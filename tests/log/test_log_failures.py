@@ -157,9 +157,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["bit", "page", "end"])
-def test_damage_anywhere_in_a_file_of_sqlite_is_told_or_does_no_harm(
-    sound: Path, tmp_path: Path, kind: str, size: str
-) -> None:
+def test_damage_anywhere_in_a_file_of_sqlite_is_told_or_does_no_harm(sound: Path, tmp_path: Path, kind: str) -> None:
     draw = random.Random(7)
     with open_store(f"sqlite:///{sound}", read_only=True) as store:
         expected = bodies(store.log(SPEC, create=False))

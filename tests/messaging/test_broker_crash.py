@@ -132,7 +132,7 @@ def _open_messages(broker: BrokerProcess) -> int:
 @pytest.mark.smoke
 @pytest.mark.parametrize(("kind", "ordered"), [("NORMAL", False), ("FIFO", True)])
 def test_p2_p3_p4_a_killed_broker_loses_nothing_and_repeats_nothing_done(
-    mortal_broker: BrokerProcess, kind: str, ordered: bool, size: str
+    mortal_broker: BrokerProcess, kind: str, ordered: bool
 ) -> None:
     mortal_broker.make_topic("wreck", kind)
 

@@ -56,9 +56,7 @@ async def pass_on(broker: BrokerProcess, count: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_memory_and_journal_stay_as_they_are_over_many_messages(
-    process: BrokerProcess, tmp_path: Path, size: str
-) -> None:
+def test_memory_and_journal_stay_as_they_are_over_many_messages(process: BrokerProcess, tmp_path: Path) -> None:
     process.make_topic("t")
     warm, more = sized(ci=(10_000, 20_000), long=(250_000, 750_000))
     asyncio.run(pass_on(process, warm))  # at the long size the ids that are remembered are full by then

@@ -257,7 +257,7 @@ def line(mortal_broker: BrokerProcess) -> Iterator[CutLine]:
 
 
 @pytest.mark.long
-def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CutLine, size: str) -> None:
+def test_p2_p3_p4_clients_go_on_past_cuts_of_their_line(line: CutLine) -> None:
     chance = random.Random(5)
 
     async def test() -> None:
@@ -342,7 +342,7 @@ def test_a_clock_that_jumps_by_days_harms_neither_sends_nor_receives(broker: Bro
     run(test, 60)
 
 
-def test_memory_stays_flat_however_many_messages_pass(tmp_path: Path, size: str) -> None:
+def test_memory_stays_flat_however_many_messages_pass(tmp_path: Path) -> None:
     """A million messages at the long size; what counts is what the system says that the process holds."""
     count = sized(ci=10_000, long=1_000_000)
     process = BrokerProcess(f"segments:///{tmp_path / 'log'}", IMPATIENT)

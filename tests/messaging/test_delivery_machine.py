@@ -147,7 +147,7 @@ TestOrderedDelivery = OrderedDeliveryMachine.TestCase
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _schedules(size: str) -> None:
+def _schedules() -> None:
     schedules = machine(ci=60, long=1000, steps=40)
     TestDelivery.settings = TestOrderedDelivery.settings = schedules
 

@@ -59,7 +59,7 @@ def engine(tmp_path: Path) -> Iterator[sa.Engine]:
 
 
 @pytest.mark.long
-def test_p6_a_queue_on_a_broker_does_what_the_model_does(broker: BrokerProcess, engine: sa.Engine, size: str) -> None:
+def test_p6_a_queue_on_a_broker_does_what_the_model_does(broker: BrokerProcess, engine: sa.Engine) -> None:
     def make() -> OpenQueue:
         name = new_name()
         return lambda clock: RocketWorkQueue(url(broker), engine, name, clock, server_time=False)

@@ -81,7 +81,7 @@ def helpers(pid: int) -> list[int]:
 @pytest.mark.crash
 @pytest.mark.parametrize("hunting", [False, True])
 def test_p6_every_copy_is_made_proven_and_audited_once_whoever_of_the_processes_is_killed(
-    new_world: Callable[..., Any], tmp_path: Path, size: str, hunting: bool
+    new_world: Callable[..., Any], tmp_path: Path, hunting: bool
 ) -> None:
     count, draw = sized(ci=2_500, long=20_000), random.Random(7)
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'audit.db'}", connect_args={"timeout": 60})
@@ -118,7 +118,7 @@ def test_p6_every_copy_is_made_proven_and_audited_once_whoever_of_the_processes_
 
 
 @pytest.fixture
-def node(tmp_path: Path, size: str) -> Any:
+def node(tmp_path: Path) -> Any:
     """A node with a local store of small items, and a policy that asks for an audited copy of them."""
     pair = {"srcStoreId": "one", "destStoreId": "two"}
     (tmp_path / "policies").mkdir()

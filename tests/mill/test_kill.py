@@ -115,7 +115,7 @@ class Mill:
 
 
 @pytest.fixture
-def mill(tmp_path: Path, rabbitmq: str, size: str) -> Iterator[Mill]:
+def mill(tmp_path: Path, rabbitmq: str) -> Iterator[Mill]:
     with services.private("mariadb") as database:
         yield Mill(tmp_path / "node", rabbitmq, database, CLOCK.now() % 10**9)
 

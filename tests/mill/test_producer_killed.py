@@ -54,9 +54,7 @@ with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
 
 @pytest.mark.smoke
 @pytest.mark.crash
-def test_p6_a_producer_killed_in_mid_loop_leaves_nothing_out(
-    new_world: Callable[..., Any], tmp_path: Path, size: str
-) -> None:
+def test_p6_a_producer_killed_in_mid_loop_leaves_nothing_out(new_world: Callable[..., Any], tmp_path: Path) -> None:
     counts, kills = sized(ci=({"a": 1_010, "b": 10}, 3), long=({"a": 10_000, "b": 10_000}, 40))
     world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
     for space, count in counts.items():

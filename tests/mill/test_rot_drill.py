@@ -131,7 +131,7 @@ def server() -> Iterator[services.Server]:
 
 
 @pytest.fixture
-def drill(new_world: Callable[..., Any], server: services.Server, tmp_path: Path, size: str) -> Drill:
+def drill(new_world: Callable[..., Any], server: services.Server, tmp_path: Path) -> Drill:
     bucket = S3Server(server.url).new_store(limits=LIMITS)
     world = new_world({"1": LocalStore(tmp_path / "1"), "2": LocalStore(tmp_path / "2"), "3": bucket})
     drill = Drill(world, server, sized(ci=8, long=2000))

@@ -26,7 +26,7 @@ def server() -> Iterator[services.Server]:
         yield server
 
 
-def drilled(server: services.Server, folder: Path, name: str, size: str) -> Outcome:
+def drilled(server: services.Server, folder: Path, name: str) -> Outcome:
     (tool,) = (tool for tool in tools(folder, server) if tool.name == name)
     return run_drill(folder, server, tool, items=sized(ci=2, long=2000))
 
@@ -36,9 +36,9 @@ def told(outcome: Outcome) -> dict[str, str | None]:
 
 
 def test_p6_every_fault_is_found_under_its_row_and_healed_and_an_emptied_source_takes_no_copy_with_it(
-    server: services.Server, tmp_path: Path, size: str
+    server: services.Server, tmp_path: Path
 ) -> None:
-    outcome = drilled(server, tmp_path, "Millstream", size)
+    outcome = drilled(server, tmp_path, "Millstream")
     rows = {place: (said or "").split()[0] for place, said in told(outcome).items()}
     assert rows == {
         "2 flipped": "B3", "2 truncated": "B3", "2 deleted": "B18", "2 replaced": "B3", "2 recoated": "D8",
@@ -50,19 +50,17 @@ def test_p6_every_fault_is_found_under_its_row_and_healed_and_an_emptied_source_
     assert len(table([outcome]).splitlines()) == 2 + len(FAULTS) + 3
 
 
-def test_rclone_check_misses_what_rots_behind_a_servers_checksums(
-    server: services.Server, tmp_path: Path, size: str
-) -> None:
-    outcome = drilled(server, tmp_path, "rclone check", size)
+def test_rclone_check_misses_what_rots_behind_a_servers_checksums(server: services.Server, tmp_path: Path) -> None:
+    outcome = drilled(server, tmp_path, "rclone check")
     missed = {place for place, said in told(outcome).items() if said is None}
     assert missed == {"2 recoated", "3 flipped", "3 truncated", "3 recoated", "3 parts"}
     assert not any(finding.healed for finding in outcome.findings.values())
 
 
 def test_rclone_sync_spreads_what_rots_at_the_source_and_what_is_taken_from_it(
-    server: services.Server, tmp_path: Path, size: str
+    server: services.Server, tmp_path: Path
 ) -> None:
     rotten = Fault("flipped", "1", "a bit flipped on the disk")
-    outcome = drilled(server, tmp_path, "rclone sync --checksum", size)
+    outcome = drilled(server, tmp_path, "rclone sync --checksum")
     assert outcome.findings[rotten].spread == 2
     assert outcome.drained == outcome.copies > 0

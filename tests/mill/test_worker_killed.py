@@ -58,7 +58,7 @@ with open_store(f"sqlite:///{folder}/log.db", clock=clock) as store:
 
 @pytest.mark.smoke
 @pytest.mark.crash
-def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., Any], tmp_path: Path, size: str) -> None:
+def test_p6_a_worker_killed_in_mid_task_loses_nothing(new_world: Callable[..., Any], tmp_path: Path) -> None:
     world = new_world({name: LocalStore(tmp_path / name) for name in "12"})
     count, kills = sized(ci=(150, 2), long=(2000, 20))
     for number in range(count):

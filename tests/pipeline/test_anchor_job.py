@@ -156,7 +156,7 @@ def test_amendments_are_refused_with_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_p7_a_stream_that_is_killed_goes_on_and_anchors_what_a_log_that_went_quiet_has_left(
-    tmp_path: Path, untidy: Untidy, rules: BatchConfig, size: str
+    tmp_path: Path, untidy: Untidy, rules: BatchConfig
 ) -> None:
     """The child is killed when it has made a number of anchors drawn at random; the last one is asked to end."""
     data, draw = tmp_path / "node", random.Random(6)

@@ -170,7 +170,7 @@ STREAM = Path(__file__).parent / "children" / "stream_batches.py"
 
 @pytest.mark.crash
 def test_p5_a_query_that_is_killed_at_any_moment_loses_and_doubles_nothing(
-    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog, size: str
+    spark: SparkSession, tmp_path: Path, log_url: str, untidy: Untidy, write_log: WriteLog
 ) -> None:
     """The child is killed when its output has grown to a length drawn at random: in mid-trigger or between two."""
     draw, plan = random.Random(5), plan_of(tmp_path, log_url, per_trigger=150)

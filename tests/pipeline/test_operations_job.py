@@ -157,7 +157,7 @@ def test_a_trigger_that_is_repeated_and_a_checkpoint_that_is_lost_change_nothing
 
 @pytest.mark.crash
 def test_p7_a_driver_that_is_killed_at_any_moment_loses_and_doubles_no_operation(
-    spark: SparkSession, tmp_path: Path, size: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """The child is killed when its outcomes have grown to a length drawn at random."""
     bodies, draw = requests(3, sized(ci=30, long=200)), random.Random(3)

@@ -34,7 +34,7 @@ STREAM = Path(__file__).parent / "children" / "stream_batches.py"
 
 
 @pytest.fixture(scope="module")
-def real_log(tmp_path_factory: pytest.TempPathFactory, size: str) -> tuple[str, int]:
+def real_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
     """The URL of a store whose log ``real`` holds a year of weather and flights in New York, and how many records:
     some late, some twice. In the small size a few weeks of both."""
     rows = sized(ci=6000, long=None)
@@ -70,7 +70,7 @@ def names(given: list[bytes]) -> list[str]:
 
 
 def test_p5_history_gives_the_batches_of_the_service(
-    spark: SparkSession, real_log: tuple[str, int], served: list[bytes], size: str
+    spark: SparkSession, real_log: tuple[str, int], served: list[bytes]
 ) -> None:
     url, count = real_log
     assert count > (sized(ci=10_000, long=500_000))
@@ -81,7 +81,7 @@ def test_p5_history_gives_the_batches_of_the_service(
 
 
 def test_p5_the_stream_gives_what_the_service_gives_in_triggers_of_any_size(
-    spark: SparkSession, real_log: tuple[str, int], served: list[bytes], tmp_path: Path, size: str
+    spark: SparkSession, real_log: tuple[str, int], served: list[bytes], tmp_path: Path
 ) -> None:
     url, count = real_log
     draw, least = random.Random(count), sized(ci=6, long=50)

@@ -170,7 +170,7 @@ def work_and_kill(url: str, seed: int, told: Told) -> None:
 @pytest.mark.smoke
 @pytest.mark.crash
 @pytest.mark.long
-def test_p6_after_kill_9_settled_tasks_stay_settled_and_all_others_come_back(tmp_path: Path, size: str) -> None:
+def test_p6_after_kill_9_settled_tasks_stay_settled_and_all_others_come_back(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/log.db"
     told = Told()
     for seed in range(sized(ci=5, long=40)):

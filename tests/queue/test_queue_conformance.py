@@ -49,7 +49,7 @@ class TestQueueInMemory(LogQueueConformance):
 
 @pytest.mark.long
 @pytest.mark.parametrize("snapshot_after", [5, 5_000])
-def test_p6_a_queue_does_what_the_model_does(snapshot_after: int, size: str) -> None:
+def test_p6_a_queue_does_what_the_model_does(snapshot_after: int) -> None:
     numbers = itertools.count()
     store = open_store("memory://")
 

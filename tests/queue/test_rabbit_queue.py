@@ -76,7 +76,7 @@ class TestRabbitQueueWithMariadb(RabbitConformance):
 
 @pytest.mark.smoke
 @pytest.mark.long
-def test_p6_a_queue_on_rabbitmq_does_what_the_model_does(rabbitmq: str, tmp_path: Path, size: str) -> None:
+def test_p6_a_queue_on_rabbitmq_does_what_the_model_does(rabbitmq: str, tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'tasks.db'}", connect_args={"timeout": 30})
 
     def make() -> OpenQueue:
@@ -173,7 +173,7 @@ def test_p6_nothing_is_lost_while_the_broker_is_away(engine: sa.Engine, caplog: 
 
 @pytest.mark.crash
 @pytest.mark.long
-def test_p6_workers_that_are_killed_lose_and_repeat_no_task(rabbitmq: str, engine: sa.Engine, size: str) -> None:
+def test_p6_workers_that_are_killed_lose_and_repeat_no_task(rabbitmq: str, engine: sa.Engine) -> None:
     name, kills = new_name(), sized(ci=4, long=20)
     tasks = [b"%d" % n for n in range(50 * kills)]
     with RabbitWorkQueue(rabbitmq, engine, name) as queue:

@@ -72,7 +72,7 @@ def run_and_kill(root: Path, seed: int, observed: Observed) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.long
-def test_p2_an_item_is_old_or_new_and_whole_after_kill_9(tmp_path: Path, size: str) -> None:
+def test_p2_an_item_is_old_or_new_and_whole_after_kill_9(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.create_space("space")
     observed = Observed()

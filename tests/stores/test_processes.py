@@ -135,7 +135,7 @@ def test_they_leave_nothing_behind_when_they_are_closed(tmp_path: Path) -> None:
 
 
 def test_p6_one_that_is_killed_at_its_work_stores_items_whole_or_not_at_all_and_the_audit_says_which(
-    tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "CHILD", "killed_child")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))

@@ -15,7 +15,7 @@ from suite.sizes import machine
 
 
 @pytest.mark.long
-def test_a_local_store_does_what_a_dictionary_does(tmp_path: Path, size: str) -> None:
+def test_a_local_store_does_what_a_dictionary_does(tmp_path: Path) -> None:
     numbers = itertools.count()
     kept = store_machine(lambda: LocalStore(tmp_path / str(next(numbers))))
     run_state_machine_as_test(kept, settings=machine(ci=15, long=500, steps=30))
@@ -29,5 +29,5 @@ def test_a_memory_store_does_what_a_dictionary_does() -> None:
 
 @pytest.mark.smoke
 @pytest.mark.long
-def test_a_store_on_a_real_s3_server_does_what_a_dictionary_does(swift: S3Server, size: str) -> None:
+def test_a_store_on_a_real_s3_server_does_what_a_dictionary_does(swift: S3Server) -> None:
     run_state_machine_as_test(store_machine(swift.new_store), settings=machine(ci=10, long=100, steps=15))

@@ -113,7 +113,7 @@ def open_node(place: Place) -> Node:
 @pytest.mark.crash
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: Place, size: str) -> None:
+def test_p7_every_accepted_operation_is_anchored_once_whoever_is_killed(place: Place) -> None:
     suffixes, each, kills = sized(ci=(24, 4, 3), long=(5_000, 4, 40))
     instances = [Instance(place) for _ in range(3)]
     taken: dict[str, list[str]] = {}

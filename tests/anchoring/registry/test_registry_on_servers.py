@@ -154,7 +154,7 @@ def test_a_queue_that_has_ended_takes_nothing_and_says_so(domain: Domain) -> Non
     assert len(registry.queue) == 0
 
 
-def test_200_creates_each_with_an_immediate_update_are_all_anchored_in_order(domain: Domain, size: str) -> None:
+def test_200_creates_each_with_an_immediate_update_are_all_anchored_in_order(domain: Domain) -> None:
     """Orb's BDD scenario (b); half of the creates and the other half of the updates go to either instance."""
     one, two = domain.instance("one", writes=True), domain.instance("two", writes=True)
     one.start()

@@ -71,7 +71,7 @@ class Application:
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_p2_every_committed_row_is_in_the_log_once_though_relays_are_killed(
-    database_url: str, application: Connection, store: str, size: str
+    database_url: str, application: Connection, store: str
 ) -> None:
     draw = random.Random(5)
     command = [*RELAY, database_url, "--log", "orders", "--store", store, "--rows", "50", "--poll", "0.01"]

@@ -124,7 +124,7 @@ def test_p2_every_committed_row_is_in_the_log_once_and_in_order_wherever_the_rel
 @pytest.mark.long
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_p2_the_relay_may_die_at_each_of_its_statements(
-    database_url: str, when: Literal["before", "after"], application: Connection, size: str
+    database_url: str, when: Literal["before", "after"], application: Connection
 ) -> None:
     """One after the other (at CI size every third), until it gets through all its work without coming to that one."""
     for statement in range(1, 200, sized(ci=3, long=1)):
