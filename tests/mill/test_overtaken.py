@@ -66,7 +66,7 @@ def test_jobs_that_nobody_has_used_for_long_are_removed_and_those_at_work_never(
     old, new, busy = (JobFolder(tmp_path, "integrity", {"sweep": name}) for name in ("old", "new", "busy"))
     for folder in (old, new):
         with folder.held():
-            (folder.path / "data").mkdir()
+            folder.begin()
     with busy.held():
         for folder in (old, busy):
             os.utime(folder.path / "inputs.json", (1000, 1000))

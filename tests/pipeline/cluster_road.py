@@ -40,9 +40,9 @@ from millstream.testing.waiting import until
 RULES = BatchConfig(window=50, max_delay=20)
 ITEMS = 60
 MARKS = {
-    "batch": "batch-*/data/_temporary",
-    "copies": "duplication-*/copies-*/data/bin-*.parquet",
-    "integrity": "integrity-*/data/bin-*.parquet",
+    "batch": "batch-*/attempt-*/data/_temporary",
+    "copies": "duplication-*/copies-*/attempt-*/data/bin-*.parquet",
+    "integrity": "integrity-*/attempt-*/data/bin-*.parquet",
 }
 """A job is in its midst once there is such a file in the folder of jobs."""
 

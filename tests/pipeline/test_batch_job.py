@@ -21,7 +21,7 @@ from millstream.core.message import Message
 from millstream.log import LogNotFoundError
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.jobs.batch import BatchJob, run_batch
-from millstream.pipeline.jobs.folder import JobBusyError, JobFolder, JobRecord, unfinished
+from millstream.pipeline.jobs.folder import JobBusyError, JobFile, JobFolder, JobRecord, unfinished
 from millstream.testing.damage import flip_bit
 from millstream.testing.killing import kill_at
 
@@ -157,7 +157,7 @@ def test_p6_a_job_whose_driver_is_killed_is_done_again_and_loses_no_message(
 ) -> None:
     messages = write_log(log_url, "untidy", untidy(9, 20_000), block_messages=5000)
     command = [sys.executable, "-c", textwrap.dedent(BATCH), str(tmp_path), log_url]
-    assert kill_at(command, lambda: any(tmp_path.glob("jobs/batch-*/data/*")), "some output") is None
+    assert kill_at(command, lambda: any(tmp_path.glob("jobs/batch-*/attempt-1/data/*")), "some output") is None
     assert not list(tmp_path.glob("jobs/batch-*/job.json"))
     job = run_batch(spark, tmp_path / "jobs", log_url, "untidy", rules)
     assert not job.reused
@@ -194,6 +194,7 @@ def test_a_record_that_is_damaged_is_told_and_its_job_done_again(
 ) -> None:
     folder = JobFolder(tmp_path, "batch", {"log": "x"})
     with folder.held():
+        folder.begin()
         folder.data.mkdir()
         folder.commit(JobRecord("batch", folder.inputs, 1, 1, 1, 0.0))
         assert folder.committed()
@@ -204,6 +205,39 @@ def test_a_record_that_is_damaged_is_told_and_its_job_done_again(
     (folder.path / "inputs.json").write_bytes(b"{")
     assert list(unfinished(tmp_path, "batch")) == []
     assert [name in caplog.text for name in ("job.json is damaged", "inputs.json is damaged")] == [True, True]
+
+
+def test_what_an_earlier_attempt_still_writes_is_not_in_the_output(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path, "batch", {"log": "x"})
+    with folder.held():
+        folder.begin()
+        killed = folder.data
+        folder.begin()
+        assert not killed.parent.exists()
+        killed.mkdir(parents=True)  # by the Java machine of the driver that was killed
+        (killed / "part-00000.parquet").write_bytes(b"theirs")
+        assert not folder.data.exists()  # or Spark refuses to write
+        folder.data.mkdir()
+        (folder.data / "part-00000.parquet").write_bytes(b"ours")
+        record = folder.commit(JobRecord("batch", folder.inputs, 1, 1, 1, 0.0))
+        (killed / "part-00001.parquet").write_bytes(b"theirs")
+        assert folder.committed() == record
+        assert [(file.name, file.bytes) for file in record.files] == [("part-00000.parquet", 4)]
+        folder.begin()
+        assert not killed.exists()
+
+
+def test_a_job_that_an_older_version_finished_is_read_where_it_lies(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path, "batch", {"log": "x"})
+    older = folder.path / "data"
+    older.mkdir(parents=True)
+    (older / "part-00000.parquet").write_bytes(b"rows")
+    files = (JobFile("part-00000.parquet", 4),)
+    record = JobRecord("batch", folder.inputs, 1, 1, 1, 0.0, files=files)
+    (folder.path / "job.json").write_bytes(msgspec.json.encode(record))
+    assert (folder.committed(), folder.data) == (record, older)
+    folder.begin()
+    assert (folder.committed(), older.exists()) == (None, False)
 
 
 def test_an_empty_or_missing_log_is_refused(

@@ -135,7 +135,7 @@ def test_p6_bulk_copies_that_were_cut_short_go_on_with_the_bins_that_are_left(
     planned = stores.plan(spark, tmp_path)
     missing = set(planned.names(Difference.COPY))
     whole = copy_missing(spark, planned, stores.urls, stores.manifest, bin_bytes=1 << 19)
-    bins = list(planned.folder.glob("copies-*/data/bin-*.parquet"))
+    bins = list(planned.folder.glob("copies-*/attempt-*/data/bin-*.parquet"))
     contents = {path: pq.read_table(path)["content_id"].to_pylist() for path in bins}
     assert sorted(itertools.chain(*contents.values())) == sorted(missing)
     (last,) = (path for path, names in contents.items() if names[-1] == "big")  # nobody waits behind what is large

@@ -173,7 +173,7 @@ def test_a_sweep_that_was_cut_short_goes_on_with_the_bins_that_are_left(
     bins = first.record.counts["bins"]
     assert bins > 4
     before = facts(first)
-    (first.facts.parent / "job.json").unlink()
+    (first.facts.parent.parent / "job.json").unlink()
     kept = first.facts / bin_name(0)
     stamp = kept.stat().st_mtime_ns
     spoiled, *lost = (first.facts / bin_name(number) for number in range(1, bins))
@@ -227,8 +227,9 @@ def test_p6_a_sweep_whose_driver_is_killed_loses_no_item_and_reads_no_bin_twice(
     pq.write_table(copies.manifest.rows(), tmp_path / "rows.parquet")
     stores = [f"{name}={url}" for name, url in copies.urls.items()]
     command = [sys.executable, "-c", textwrap.dedent(SWEEP), str(tmp_path), *stores]
-    assert kill_at(command, lambda: any(tmp_path.glob("jobs/integrity-*/data/bin-*.parquet")), "a bin") is None
-    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("jobs/integrity-*/data/bin-*.parquet")}
+    bins = "jobs/integrity-*/attempt-1/data/bin-*.parquet"
+    assert kill_at(command, lambda: any(tmp_path.glob(bins)), "a bin") is None
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob(bins)}
     sweep, judged = copies.sweep(spark, tmp_path / "jobs")
     assert 0 < len(done) < sweep.record.counts["bins"]
     assert {path: path.stat().st_mtime_ns for path in done} == done

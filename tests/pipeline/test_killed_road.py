@@ -28,6 +28,7 @@ from millstream.mill.manifest import Event, Manifest
 from millstream.mill.policies.policy import Pair
 from millstream.mill.providers import Providers
 from millstream.node import Node
+from millstream.pipeline.jobs.folder import latest_attempt
 from millstream.settings import Settings
 from millstream.stores import LocalStore, all_entries
 from millstream.testing.batching import plain_batches
@@ -43,13 +44,13 @@ MARKS: Sequence[Callable[[Path, int], bool]] = [
     lambda folder, _: has(folder, "node/*.staging/**/part-*"),
     lambda folder, messages: last_id(folder, "written") == messages,
     lambda folder, messages: last_id(folder, "streamed") > messages // 3,
-    lambda folder, _: has(folder, "jobs/batch-*/data/_temporary/**/*.parquet"),
+    lambda folder, _: has(folder, "jobs/batch-*/attempt-*/data/_temporary/**/*.parquet"),
     lambda folder, _: last_id(folder, "ledger") > 0,
-    lambda folder, _: has(folder, "jobs/inventory-*/data/bin-*.parquet"),
-    lambda folder, _: has(folder, "jobs/duplication-*/data/*"),
-    lambda folder, _: has(folder, "jobs/duplication-*/copies-*/data/bin-*.parquet"),
-    lambda folder, _: has(folder, "jobs/changes-*/data/*"),
-    lambda folder, _: has(folder, "jobs/integrity-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/inventory-*/attempt-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/duplication-*/attempt-*/data/*"),
+    lambda folder, _: has(folder, "jobs/duplication-*/copies-*/attempt-*/data/bin-*.parquet"),
+    lambda folder, _: has(folder, "jobs/changes-*/attempt-*/data/*"),
+    lambda folder, _: has(folder, "jobs/integrity-*/attempt-*/data/bin-*.parquet"),
     lambda folder, _: has(folder, "jobs/report-*/inputs.json"),
     lambda folder, _: has(folder, "jobs/audit-*/*"),
 ]
@@ -70,6 +71,12 @@ def has(folder: Path, pattern: str) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return any(folder.glob(pattern))
     return False
+
+
+def output_of(folder: Path, job: str) -> Path:
+    """The output of the one run of *job* that was finished in *folder*."""
+    (record,) = folder.glob(f"jobs/{job}-*/job.json")
+    return latest_attempt(record.parent) / "data"
 
 
 def last_id(folder: Path, name: str) -> int:
@@ -124,8 +131,8 @@ def check_messages(settings: Settings, messages: Sequence[Message], batches: Map
     sent = without_ids(messages)
     assert without_ids(read_all(settings.log_url, "written")) == sent
     assert without_ids(read_all(settings.log_url, "streamed")) == sent
-    (job,) = (path.parent for path in Path(settings.data).parent.glob("jobs/batch-*/job.json"))
-    assert sorted(name for name in pq.read_table(job / "data")["batch"].to_pylist() if name) == sorted(batches)
+    rows = pq.read_table(output_of(Path(settings.data).parent, "batch"), columns=["batch"])
+    assert sorted(name for name in rows["batch"].to_pylist() if name) == sorted(batches)
     with Node.open(settings) as node:
         index = node.observer.index
         assert {batch: len(index.find_batch("in", batch)) for batch in batches} == dict.fromkeys(batches, 1)
@@ -143,7 +150,7 @@ def check_verified(
 
 def check_sweep(folder: Path, stores: Mapping[str, LocalStore]) -> None:
     """Whether each item was read once, and its sum is that of its bytes."""
-    facts = pq.read_table(next(folder.glob("jobs/integrity-*")) / "data", columns=["store", "content_id", "content"])
+    facts = pq.read_table(output_of(folder, "integrity"), columns=["store", "content_id", "content"])
     found = {(row["store"], row["content_id"]): row["content"] for row in facts.to_pylist()}
     assert len(facts) == len(found)
     assert found == {
@@ -158,8 +165,7 @@ def check_growth(
     now: Mapping[str, Mapping[str, int]],
 ) -> None:
     """Whether changes and statistics say what two listings (sizes by store and item) say; items were only added."""
-    (changes,) = (path.parent for path in folder.glob("jobs/changes-*/job.json"))
-    rows = pq.read_table(changes / "data", columns=["store", "content_id", "kind", "size"]).to_pylist()
+    rows = pq.read_table(output_of(folder, "changes"), columns=["store", "content_id", "kind", "size"]).to_pylist()
     added = {(store, name): size for store in now for name, size in now[store].items() if name not in before[store]}
     assert {(row["store"], row["content_id"]): row["size"] for row in rows} == added
     assert (len(rows), {row["kind"] for row in rows}) == (len(added), {"added"})

@@ -109,7 +109,7 @@ def test_a_listing_that_was_killed_goes_on_with_the_ranges_that_are_left(spark: 
     urls = {name: store.url for name, store in stores.items()}
     first = run_inventory(spark, tmp_path / "jobs", "now", urls)
     one, two = (first.data / bin_name(number) for number in range(2))
-    (first.data.parent / "job.json").unlink()
+    (first.data.parent.parent / "job.json").unlink()
     two.unlink()
     stores["two"].put("docs", "later", io.BytesIO(b"l"))
     stamp = one.stat().st_mtime_ns

@@ -90,7 +90,7 @@ def audit_anchors(
     folder = JobFolder(jobs, "audit", {"head": entries[-1].hash if entries else "", "cas": cas})
     findings = list(broken)
     with folder.held():
-        folder.clean()
+        folder.begin()
         frame = _entries(spark, entries).mapInArrow(
             partial(read_part, cas=task_url(spark, cas)), spark_schema(ANCHOR_SCHEMA)
         )

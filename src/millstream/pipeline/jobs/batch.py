@@ -157,7 +157,7 @@ def run_batch(
     with folder.held():
         if record := folder.committed():
             return BatchJob(record, folder.data, True, final_to)
-        folder.clean()
+        folder.begin()
         began = clock.monotonic()
         batches = batch_range(spark, store_url, wanted, rules, flush=flush, whole=True)
         parts = spark.sparkContext.defaultParallelism

@@ -48,7 +48,7 @@ def find_changes(
     with folder.held():
         if record := folder.committed():
             return Changes(record, folder.data, reused=True)
-        folder.clean()
+        folder.begin()
         began = clock.monotonic()
         unlisted = {*now.unlisted(), *before.unlisted()}
         compared = compare_listings(spark, now, before).where(~_concerned(unlisted))

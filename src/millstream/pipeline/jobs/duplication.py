@@ -97,7 +97,7 @@ def plan_duplication(
         if record := folder.committed():
             plan = _plan(folder.data, pair, space, record.counts["copied"])
             return Planned(record, plan, folder.data, folder.path, reused=True)
-        folder.clean()
+        folder.begin()
         began = clock.monotonic()
         listed = run_inventory(spark, folder.path, run, urls, spaces=[space], clock=clock)
         if unlisted := listed.unlisted():
@@ -179,11 +179,12 @@ def copies_cut_short(jobs: Path, pair: Pair, space: str) -> str | None:
 
 def _plan_copies(spark: SparkSession, folder: JobFolder, planned: Planned, bin_bytes: int) -> BinnedPlan:
     """Write down what is to be copied."""
-    folder.clean()
+    folder.begin()
     folder.data.mkdir()
-    plan_folder(folder).clean()
+    planned_copies = plan_folder(folder)
+    planned_copies.begin()
     rows = read_parquet(spark, planned.data, DIFFERENCE_SCHEMA).where(F.col("kind") == Difference.COPY.value)
-    rows.select(*_COPY_SCHEMA.names).write.parquet(str(plan_folder(folder).data))
+    rows.select(*_COPY_SCHEMA.names).write.parquet(str(planned_copies.data))
     record = JobRecord("plan", {}, planned.plan.tasks + planned.plan.held, 0, 0, 0.0)
     return commit_plan(folder, record, bin_bytes=bin_bytes, least=2 * spark.sparkContext.defaultParallelism)
 

@@ -1,6 +1,8 @@
 """A job's folder: its output is there as a whole, with a record that says so, or it is done again.
 
 ``inputs.json`` is written first and ``job.json`` last. A folder without the latter is what a killed run left behind.
+Spark may go on writing for a moment after its driver was killed, so each attempt writes to a folder of its own,
+``attempt-N``; the one with the highest number counts.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class JobBusyError(PipelineError, BusyError):
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the output: its name in the folder ``data`` and its size in bytes."""
+    """One file of the output: its name in :attr:`JobFolder.data` and its size in bytes."""
 
     name: str
     bytes: int
@@ -68,7 +70,16 @@ class JobFolder:
         self.inputs = dict(inputs)
         identity = hashlib.sha256(canonical_json({"inputs": self.inputs, "job": job})).hexdigest()
         self.path = root / f"{job}-{identity[:20]}"
-        self.data = self.path / "data"
+
+    @property
+    def attempt(self) -> Path:
+        """The folder of the latest attempt."""
+        return latest_attempt(self.path)
+
+    @property
+    def data(self) -> Path:
+        """The output of the latest attempt."""
+        return self.attempt / "data"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -98,10 +109,13 @@ class JobFolder:
                 return None
         return record
 
-    def clean(self) -> None:
-        """Remove what an unfinished run left behind."""
+    def begin(self) -> None:
+        """Begin a new attempt, and remove the output of earlier ones."""
         (self.path / "job.json").unlink(missing_ok=True)
-        shutil.rmtree(self.data, ignore_errors=True)
+        earlier = _attempts(self.path)
+        (self.path / f"attempt-{max(earlier, default=0) + 1}").mkdir(parents=True)
+        for folder in (*earlier.values(), self.path / "data"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def files(self) -> tuple[JobFile, ...]:
         """The files of the output by name, without the droppings of Spark and Hadoop."""
@@ -113,10 +127,17 @@ class JobFolder:
         record = msgspec.structs.replace(record, files=self.files())
         for file in record.files:
             _sync(self.data / file.name)
-        sync_folder(self.data)
+        for folder in (self.data, self.attempt, self.path):
+            sync_folder(folder)
         write_durably(self.path / "job.json", canonical_json(msgspec.to_builtins(record)))
         log_record(record)
         return record
+
+
+def latest_attempt(job: Path) -> Path:
+    """The folder of the latest attempt in the folder *job*: itself where no attempt has one, as in older versions."""
+    attempts = _attempts(job)
+    return attempts[max(attempts)] if attempts else job
 
 
 def read_record(path: Path) -> JobRecord | None:
@@ -191,6 +212,11 @@ def log_record(record: JobRecord) -> None:
         "seconds": record.seconds,
     }
     _logger.info("%s", canonical_json(line).decode("utf-8"))
+
+
+def _attempts(job: Path) -> dict[int, Path]:
+    """The folders of attempts in *job*, by number."""
+    return {int(path.name.removeprefix("attempt-")): path for path in job.glob("attempt-*")}
 
 
 def _size(path: Path) -> int:

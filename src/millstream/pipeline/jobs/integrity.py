@@ -151,10 +151,10 @@ def _inventory(spark: SparkSession, folder: JobFolder, inputs: SweepInputs, cloc
 def _plan(
     spark: SparkSession, folder: JobFolder, inputs: SweepInputs, manifest: ManifestRows, bin_bytes: int, *, clock: Clock
 ) -> BinnedPlan:
-    folder.clean()
+    folder.begin()
     folder.data.mkdir()
     planned = plan_folder(folder)
-    planned.clean()
+    planned.begin()
     began = clock.monotonic()
     inventory = _inventory(spark, folder, inputs, clock)
     recorded = folder.path / "manifest.parquet"
@@ -162,7 +162,6 @@ def _plan(
     joined = join_sides(
         read_parquet(spark, inventory.data, INVENTORY_SCHEMA), read_parquet(spark, recorded, MANIFEST_SCHEMA)
     )
-    planned.path.mkdir(exist_ok=True)
     _write_due(joined, inputs.due, planned, clock.now())
     counts = {"listed": inventory.record.rows_out, "recorded": known}
     record = JobRecord("plan", {}, sum(counts.values()), 0, 0, round(clock.monotonic() - began, 3), counts)
@@ -174,8 +173,7 @@ def _write_due(joined: DataFrame, due: DueRule, planned: JobFolder, now: int) ->
     if due == EVERYTHING:
         joined.select(*PLAN_SCHEMA.names).write.parquet(str(planned.data))
         return
-    candidates = planned.path / "candidates"
-    shutil.rmtree(candidates, ignore_errors=True)
+    candidates = planned.attempt / "candidates"
     joined.select(*PLAN_SCHEMA.names, urgency(due, now).alias("urgency")).write.parquet(str(candidates))
     items = read_parquet(joined.sparkSession, candidates, _CANDIDATE_SCHEMA)
     chosen = within_budget(items, due)
@@ -196,7 +194,7 @@ def _left_out(folder: JobFolder, due: DueRule) -> tuple[Left, ...]:
 
 def _left(planned: JobFolder) -> Path:
     """Where a plan says what it leaves out."""
-    return planned.path / "left.parquet"
+    return planned.attempt / "left.parquet"
 
 
 def _write_manifest(path: Path, manifest: ManifestRows, inputs: SweepInputs) -> int:

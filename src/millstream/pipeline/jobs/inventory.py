@@ -150,7 +150,7 @@ def _begun(folder: JobFolder) -> pa.Table | None:
 def _begin(folder: JobFolder, places: pa.Table) -> pa.Table:
     """Write down that *places* are to be listed."""
     _places(folder).unlink(missing_ok=True)
-    folder.clean()
+    folder.begin()
     folder.data.mkdir()
     with replacing(_places(folder)) as file:
         pq.write_table(places, file)

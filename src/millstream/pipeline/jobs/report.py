@@ -103,7 +103,7 @@ def run_report(spark: SparkSession, jobs: Path, sweep: Sweep, *, clock: Clock | 
     with folder.held():
         if record := folder.committed():
             return Judged(record, folder.data, reused=True, unlisted=sweep.unlisted, left=sweep.left)
-        folder.clean()
+        folder.begin()
         began = clock.monotonic()
         judge(read_parquet(spark, sweep.facts, FACT_SCHEMA)).write.parquet(str(folder.data))
         record = _count(folder, sweep, round(clock.monotonic() - began, 3))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name the Spark world 
 from millstream.core.clock import Clock, SystemClock
 from millstream.pipeline.failures import explained
 from millstream.pipeline.jobs.changes import ADDED, CHANGED, REMOVED, compare_listings, listed_items
-from millstream.pipeline.jobs.folder import JobRecord, log_record, read_record
+from millstream.pipeline.jobs.folder import JobRecord, latest_attempt, log_record, read_record
 from millstream.pipeline.jobs.inventory import Inventory
 
 
@@ -52,7 +52,7 @@ def space_figures(
 def latest_before(jobs: Path, record: JobRecord) -> Inventory | None:
     """The last finished listing under *jobs* of the same stores and spaces whose name is before that of *record*."""
     found: Mapping[str, Inventory] = {
-        each.inputs["snapshot"]: Inventory(each, path.parent / "data", reused=True)
+        each.inputs["snapshot"]: Inventory(each, latest_attempt(path.parent) / "data", reused=True)
         for path in sorted(jobs.glob("inventory-*/job.json"))
         if (each := read_record(path)) and {**each.inputs, "snapshot": ""} == {**record.inputs, "snapshot": ""}
     }
