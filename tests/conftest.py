@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -52,16 +50,11 @@ def rabbitmq() -> Iterator[str]:
 
 @contextlib.contextmanager
 def served(name: str, *, driver: str, extra: str) -> Iterator[str]:
-    """The URL of the server *name*. Where it or its *driver* is missing the test is skipped, on CI it fails."""
+    """The URL of the server *name*."""
     from millstream.testing import services
+    from suite.missing import started
 
-    with contextlib.ExitStack() as stack:
-        try:
-            if importlib.util.find_spec(driver) is None:
-                raise services.ServiceMissingError(f"{driver} is not installed: pip install 'millstream[{extra}]'")
-            server = stack.enter_context(services.running(name))
-        except services.ServiceMissingError as error:
-            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+    with started(lambda: services.running(name), driver=driver, extra=extra) as server:
         yield server.url
 
 
@@ -79,10 +72,7 @@ def moto() -> Iterator[S3Server]:
 
 def _s3_server(name: str) -> Iterator[S3Server]:
     from millstream.testing import s3, services
+    from suite.missing import started
 
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(services.running(name))
-        except services.ServiceMissingError as error:
-            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
+    with started(lambda: services.running(name)) as server:
         yield s3.S3Server(server.url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from chromium import CHROMIUM, FLAGS, Watched
 from world import Served, furnish, guard, serving
+
+from suite.missing import end_without
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -54,7 +55,7 @@ def copied(furnished: Path, tmp_path: Path) -> Callable[[], Path]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
-        pytest.fail("chromium is missing") if os.environ.get("CI") else pytest.skip("chromium is missing")
+        end_without("Chromium is not installed: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import os
 from pathlib import Path
 
@@ -15,27 +13,15 @@ from millstream.ingest import Receipts, parse_broker, shape_named
 from millstream.ingest.options import SubscribeOptions
 from millstream.log import LogSpec, open_store
 from millstream.testing import services
+from suite.missing import started
 
 DEADLINE = 60.0
-
-
-@contextlib.contextmanager
-def broker(start):
-    """What *start* starts; a skipped test that says what to install (in CI: a failed one) where it is missing."""
-    with contextlib.ExitStack() as stack:
-        try:
-            if importlib.util.find_spec("paho") is None:
-                raise services.ServiceMissingError("the MQTT client is not installed: pip install 'millstream[mqtt]'")
-            server = stack.enter_context(start())
-        except services.ServiceMissingError as error:
-            pytest.fail(str(error)) if os.environ.get("CI") else pytest.skip(str(error))
-        yield server
 
 
 @pytest.fixture(scope="session")
 def mosquitto():
     """A broker that all tests share; each has topics and a client of its own."""
-    with broker(lambda: services.running("mosquitto")) as server:
+    with started(lambda: services.running("mosquitto"), driver="paho", extra="mqtt") as server:
         yield server
 
 
@@ -48,7 +34,7 @@ def root(tmp_path):
 @pytest.fixture
 def careful_mosquitto():
     """A broker of one's own, that saves every change and may be killed."""
-    with broker(lambda: services.private("mosquitto-careful")) as server:
+    with started(lambda: services.private("mosquitto-careful"), driver="paho", extra="mqtt") as server:
         yield server
 
 

@@ -15,8 +15,9 @@ from millstream.ingest.options import SubscribeOptions
 from millstream.testing import services
 from millstream.testing.mosquitto import Mosquitto
 from millstream.testing.mqtt import publish
+from suite.missing import started
 
-from .conftest import Harness, broker
+from .conftest import Harness
 
 SECRET = "pass/word #1"
 QUOTED = "pass%2Fword%20%231"
@@ -66,7 +67,7 @@ def guarded(tmp_path_factory):
         server = services.Server(service, folder / "broker", SystemClock())
         return _started(server)
 
-    with broker(start):
+    with started(start, driver="paho", extra="mqtt"):
         yield f"mqtt://pump:{QUOTED}@127.0.0.1:{ports[0]}", f"mqtts://127.0.0.1:{ports[1]}", folder
 
 

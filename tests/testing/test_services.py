@@ -21,6 +21,7 @@ from millstream.stores import StoreUnavailableError, open_provider
 from millstream.testing import services
 from millstream.testing.s3 import S3Server
 from millstream.testing.waiting import until
+from suite.missing import end_without
 
 
 def client(url: str, statement: str) -> str:
@@ -53,8 +54,7 @@ def runs(pid: str) -> bool:
 @pytest.fixture
 def installed() -> None:
     if not shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin"):
-        reason = "MariaDB is not installed: apt-get install mariadb-server"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        end_without("MariaDB is not installed: apt-get install mariadb-server")
 
 
 @pytest.mark.served
