@@ -89,6 +89,12 @@ def test_overrides_that_make_no_sense_are_refused(overrides, what):
         Rulebook(DEFAULT, overrides)
 
 
+@pytest.mark.parametrize("name", ["conflict_cut", "mode", "late"])
+def test_a_choice_that_does_not_exist_is_refused_with_those_that_do(name):
+    with pytest.raises(ConfigError, match=f"{name} is 'upside-down': choose one of [a-z]"):
+        BatchConfig(50, 20, **{name: "upside-down"})
+
+
 def test_what_an_override_does_not_say_is_taken_from_the_options():
     (override,) = read_overrides('[[override]]\nsource = "p"\nmax_delay = 90\n', {"window": 50, "max_delay": 20})
     assert override == Override(BatchConfig(50, 90), "p")

@@ -19,7 +19,7 @@ from millstream.log.block import BODY, HEADER, Block, BlockError, Origin, encode
 from millstream.log.columns import Columns, concat, from_messages, from_record_batch
 from millstream.log.compression import LZ4, ZSTD, compress, decompress
 from millstream.log.pack import encode_packs, make_pack
-from millstream.log.sections import BYTES, ENTRY
+from millstream.log.sections import BYTES, ENTRY, MAX_ITEMS
 
 DOCUMENT = Path(__file__).parents[2] / "docs/formats/block.md"
 
@@ -127,6 +127,18 @@ def test_a_forged_length_is_refused_before_anything_is_allocated() -> None:
     forged[raw_bytes_at : raw_bytes_at + 4] = (2**32 - 1).to_bytes(4, "little")
     with pytest.raises(BlockError, match="more than a block holds"):
         Block(resealed(bytes(forged)))
+
+
+def test_a_forged_number_of_values_is_refused_before_they_are_unpacked() -> None:
+    data = encoded(SAMPLE, "plain")
+    for number in range(data[6]):
+        at = HEADER.size + number * ENTRY.size
+        column, part, *rest = ENTRY.unpack_from(data, at)
+        if part != BYTES:
+            forged = bytearray(data)
+            ENTRY.pack_into(forged, at, column, part, *rest[:2], MAX_ITEMS + 1, *rest[3:])
+            with pytest.raises(BlockError, match=f"{MAX_ITEMS + 1} items are more than a block holds"):
+                Block(resealed(bytes(forged))).decode()
 
 
 def test_a_newer_format_is_refused_by_name() -> None:

@@ -21,7 +21,7 @@ from millstream.stores import (
     all_entries,
 )
 from millstream.stores.drafts import Draft
-from millstream.stores.sidecar import DamagedSidecarError
+from millstream.stores.sidecar import MAX_BYTES, DamagedSidecarError
 
 
 @pytest.fixture
@@ -191,6 +191,14 @@ class TestSidecars:
                 store.info("space", "item")
         put(store, "item", a="2")
         assert store.info("space", "item").properties == {"a": "2"}
+
+    def test_that_no_store_writes_for_their_size_are_not_read(self, store: LocalStore, tmp_path: Path) -> None:
+        put(store, "item")
+        (sidecar,) = sidecars(store, tmp_path)
+        for more, message in ((0, "checksum differs"), (1, f"larger than {MAX_BYTES} bytes")):
+            sidecar.write_bytes(b" " * (MAX_BYTES + more))
+            with pytest.raises(DamagedSidecarError, match=message):
+                store.info("space", "item")
 
     def test_of_another_item_are_refused(self, store: LocalStore, tmp_path: Path) -> None:
         put(store, "item")

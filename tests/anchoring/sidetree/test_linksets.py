@@ -125,6 +125,12 @@ def test_any_links_survive_a_hashlink(links: list[str]) -> None:
         assert parse_hashlink(link.text) == link
 
 
+@pytest.mark.parametrize("length", [0, 23, 24, 255, 256, 257])
+def test_links_of_a_length_at_which_cbor_takes_another_byte_survive(length: int) -> None:
+    link = link_to(b"x", ["x" * length])
+    assert parse_hashlink(link.text) == link
+
+
 @pytest.mark.parametrize(
     "text",
     [
