@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_links_lead_somewhere(path: Path) -> None:
     targets = [target for target in LINK.findall(path.read_text("utf-8")) if not target.startswith("http")]
     missing = [target for target in targets if not (path.parent / target).exists() and GENERATED not in target]
     assert not missing
+
+
+def test_the_metadata_names_the_versions_of_python_on_which_the_tests_were_run() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    named = {text.rpartition(" ")[2] for text in classifiers if text.startswith("Programming Language :: Python :: 3.")}
+    runs = re.findall(r"^\| (3\.\d+)", (ROOT / "docs" / "development.md").read_text("utf-8"), re.MULTILINE)
+    assert named == set(runs)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=names)
