@@ -57,7 +57,7 @@ class Costs:
 
     def __init__(self, config: pytest.Config) -> None:
         self._budgets: Mapping[str, Any] = tomllib.loads(BUDGETS.read_text("utf-8"))
-        self._record = bool(config.getoption("record_seconds"))
+        self._record, self._part = bool(config.getoption("record_seconds")), config.getoption("part")
         self._was_quiet = os.getloadavg()[0] <= 2 * (os.cpu_count() or 1)
         self._began = self._spent = 0.0
         self._by_tier: defaultdict[str, float] = defaultdict(float)
@@ -135,7 +135,7 @@ class Costs:
         if session.exitstatus == pytest.ExitCode.OK and self.over_budget():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._record:
-            measured.record(SIZE, self._walls)
+            measured.record(SIZE, self._part, self._walls)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         budgets, write = self._budgets.get(SIZE, {}), terminalreporter.write_line
@@ -151,7 +151,7 @@ class Costs:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record-seconds", action="store_true", help="keep what each test took in tests/measured.json")
+    parser.addoption("--record-seconds", action="store_true", help="write down what each test took in build/measured")
 
 
 def pytest_configure(config: pytest.Config) -> None:

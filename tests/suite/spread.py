@@ -1,7 +1,8 @@
 """How tests are spread over processes (pytest-xdist) and over the parts of a long run.
 
-Tests that share costly fixtures stay together: those of one Spark session, and those of one file. Tests that bring all
-they need with them (whole demos, killed processes) go one by one. What takes longest begins first.
+Tests that share costly fixtures stay together: those of one Spark session (except in long runs, where they are too many
+for a part), and those of one file. Tests that bring all they need with them (whole demos, killed processes) go one by
+one. What takes longest begins first.
 
 This stands in for the groups of pytest-xdist, which releases up to 3.8 lose under pytest 9.2: they rename the node.
 """
@@ -30,7 +31,7 @@ _ALONE = {"acceptance", "crash"}
 
 def unit_of(item: pytest.Item) -> str:
     """What *item* must stay in one process with."""
-    if "spark" in getattr(item, "fixturenames", ()):
+    if "spark" in getattr(item, "fixturenames", ()) and SIZE != "long":  # there, they take longer than a part may
         return "one Spark session"
     return measured.function(item.nodeid) if tier_of(item) in _ALONE else item.nodeid.partition("::")[0]
 

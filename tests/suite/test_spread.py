@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 
-from suite import runs, tiers
+from suite import measured, runs, tiers
 from suite.sizes import LEAST_EXAMPLES, LEAST_STEPS, machine
 from suite.spread import part_of
 
@@ -30,6 +32,17 @@ def test_parts_hold_every_unit_once_and_take_about_equally_long() -> None:
 def test_the_split_does_not_depend_on_the_order_of_collection() -> None:
     seconds = {f"unit {n}": float(n % 7) for n in range(50)}
     assert part_of(dict(reversed(seconds.items())), 4) == part_of(seconds, 4)
+
+
+def test_what_parts_measured_is_taken_together_and_the_rest_stays(tmp_path: Path) -> None:
+    kept, parts = tmp_path / "measured.json", tmp_path / "parts"
+    kept.write_text(json.dumps({"ci": {"a": 2.0}, "long": {"a": 9.0, "b": 7.0, "c": 5.0}}), "utf-8")
+    parts.mkdir()
+    (parts / "long-1-of-2.json").write_text(json.dumps({"long": {"a": 8.04, "c": 0.5}}), "utf-8")
+    (parts / "long-2-of-2.json").write_text(json.dumps({"long": {"d": 3.0}}), "utf-8")
+    measured.take(parts, kept)
+    assert json.loads(kept.read_text("utf-8")) == {"ci": {"a": 2.0}, "long": {"a": 8.0, "b": 7.0, "d": 3.0}}
+    assert list(parts.iterdir()) == []
 
 
 def test_the_status_shows_the_last_run_of_each_part_and_those_that_were_never_run() -> None:
