@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,6 +27,7 @@ from millstream.anchoring import (
 from millstream.batching import Rulebook
 from millstream.batching.service import BatchService
 from millstream.batching.ticks import Ticker
+from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
@@ -102,7 +102,7 @@ class Node(MillNode):
         self._keeps_job_lines = False
         self._queues: dict[str, WorkQueue] = {}
         self._engines: dict[str, sa.Engine] = {}
-        self._opening = threading.Lock()
+        self._opening, self._connecting = threading.Lock(), threading.Lock()
 
     @classmethod
     def open(cls, settings: Settings, clock: Clock | None = None, *, create: bool = False) -> Self:
@@ -132,13 +132,13 @@ class Node(MillNode):
         self._resources.close()
 
     def prepare(self) -> None:
-        """Open at once what several threads are going to ask for at the same time."""
+        """Open at once what a server needs, so that it tells at its start what cannot be opened."""
         for part in ("store", "database", "journal", "ledger", "manifest", "observer", "repairs", "reports"):
             getattr(self, part)
 
     # The log
 
-    @cached_property
+    @locked_cached_property
     def store(self) -> LogStore:
         """The store of the message logs."""
         return self._resources.enter_context(open_store(self.settings.log_url, clock=self.clock))
@@ -150,7 +150,7 @@ class Node(MillNode):
             return contextlib.nullcontext()
         return Upkeep(self.store, self.clock, settings.rules, seconds=settings.upkeep / MICROSECONDS, say=say)
 
-    @cached_property
+    @locked_cached_property
     def database(self) -> sa.Engine:
         """The node's database: states of batches, the index of anchored messages, the manifest of copies.
 
@@ -215,29 +215,29 @@ class Node(MillNode):
         """Where the content-addressed files lie: ``cas:///folder``, or the URL of a storage provider."""
         return self.settings.anchoring.cas or (self.folder / "cas").absolute().as_uri().replace("file:", "cas:", 1)
 
-    @cached_property
+    @locked_cached_property
     def cas(self) -> Cas:
         """The content-addressed files: in a folder, or at the storage provider that the settings name."""
         if not self.settings.anchoring.cas:
             return LocalCas(self.folder / "cas")
         return StoreCas(open_provider(self.settings.anchoring.cas, create=True))
 
-    @cached_property
+    @locked_cached_property
     def ledger(self) -> LogLedger:
         """The ledger of anchors."""
         return LogLedger(self.store, self.clock)
 
-    @cached_property
+    @locked_cached_property
     def journal(self) -> Journal:
         """The states of batches on their way to an anchor."""
         return Journal(self.database)
 
-    @cached_property
+    @locked_cached_property
     def observer(self) -> Observer:
         """Reads anchors back and indexes what they hold."""
         return Observer(AnchorIndex(self.database), self.cas, self.ledger)
 
-    @cached_property
+    @locked_cached_property
     def batch_writer(self) -> BatchWriter:
         """Takes batches to their anchor."""
         limits = CutLimits(self.settings.anchoring.max_batches, self.settings.anchoring.file_bytes)
@@ -254,12 +254,12 @@ class Node(MillNode):
         source, output = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(batches))
         return AnchorFeed(source, output, self.batch_writer, self.rules.plain)
 
-    @cached_property
+    @locked_cached_property
     def registry_ledger(self) -> LogLedger:
         """The ledger of anchors of identifiers."""
         return LogLedger(self.store, self.clock, name=REGISTRY_LEDGER)
 
-    @cached_property
+    @locked_cached_property
     def registry(self) -> IdentifierRegistry:
         """This process as an instance of the registry of identifiers; not started."""
         from millstream.anchoring.registry import Registry, RegistryDatabase, Version, Versions
@@ -310,7 +310,7 @@ class Node(MillNode):
 
     # Stores and bulk tasks
 
-    @cached_property
+    @locked_cached_property
     def providers(self) -> Providers:
         """The storage providers by id. None of their folders is made here: see :attr:`database`."""
         presence = Presence(self.manifest, self.clock)
@@ -326,7 +326,7 @@ class Node(MillNode):
             return store
         return AuditedStore(store, self.outbox, name, account=self.settings.mill.account, user=user)
 
-    @cached_property
+    @locked_cached_property
     def policies(self) -> Policies:
         """The duplication policies, as they are now."""
         return PolicyRepository(self.policy_place).load()
@@ -388,10 +388,11 @@ class Node(MillNode):
         """The database at *url*, kept open once for all; the node's own where there is none."""
         if not url:
             return self.database
-        if url not in self._engines:
-            self._engines[url] = open_server(url, self.clock)
-            self._resources.callback(self._engines[url].dispose)
-        return self._engines[url]
+        with self._connecting:
+            if url not in self._engines:
+                self._engines[url] = open_server(url, self.clock)
+                self._resources.callback(self._engines[url].dispose)
+            return self._engines[url]
 
     # Spark
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring import LedgerEntry, LogLedger
 from millstream.anchoring.manifest import anchor_string
+from millstream.core.cached import locked_cached_property
 from millstream.core.cid import cid_of
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log import LogStore
@@ -104,54 +104,54 @@ class MillNode(abc.ABC):
     def queue(self, name: str) -> WorkQueue:
         """The work queue *name*, opened once and kept."""
 
-    @cached_property
+    @locked_cached_property
     def outbox(self) -> Outbox:
         """Changes of audited stores that are on their way to the audit log."""
         return Outbox(self.database, self.clock)
 
-    @cached_property
+    @locked_cached_property
     def audit_log(self) -> AuditLog:
         """Every change that was made to audited stores."""
         return AuditLog(self.database)
 
-    @cached_property
+    @locked_cached_property
     def audit_export(self) -> AuditExport | None:
         """Exports the audit log to the space that the settings name; None where they name none."""
         place = self.settings.audit_log_space
         return None if place is None else AuditExport(self.providers, self.audit_log, self.outbox, *place)
 
-    @cached_property
+    @locked_cached_property
     def manifest(self) -> Manifest:
         """What each copy must hash to, and when it last did."""
         return Manifest(self.database)
 
-    @cached_property
+    @locked_cached_property
     def bit_log(self) -> BitLog:
         """What checks found since the last report of each space."""
         return BitLog(self.database)
 
-    @cached_property
+    @locked_cached_property
     def statistics(self) -> Statistics:
         """How much each space held, and when."""
         return Statistics(self.database)
 
-    @cached_property
+    @locked_cached_property
     def audit_trail(self) -> AuditTrail:
         """What the audit says of items, for checks."""
         audited = [name for name, store in self.providers.items() if isinstance(store, AuditedStore)]
         return AuditTrail(self.audit_log, self.outbox, audited, account=self.settings.mill.account)
 
-    @cached_property
+    @locked_cached_property
     def checker(self) -> Checker:
         """Checks single items by all four sources."""
         return Checker(self.providers, self.manifest, self.audit_trail)
 
-    @cached_property
+    @locked_cached_property
     def reports(self) -> ReportFolder:
         """The integrity reports, each chained to the one before."""
         return ReportFolder(self.folder / "reports")
 
-    @cached_property
+    @locked_cached_property
     def reporter(self) -> Reporter:
         """Makes reports, and writes down in a ledger that they were made."""
         return Reporter(
@@ -162,7 +162,7 @@ class MillNode(abc.ABC):
             kinds={name: urlsplit(store.url).scheme for name, store in self.providers.items()},
         )
 
-    @cached_property
+    @locked_cached_property
     def check_writer(self) -> CheckWriter:
         """Writes down what checks found."""
         return CheckWriter(self.manifest, self.bit_log)
@@ -176,7 +176,7 @@ class MillNode(abc.ABC):
         self.check_writer.write(results)
         return results
 
-    @cached_property
+    @locked_cached_property
     def report_ledger(self) -> LogLedger:
         """The ledger of the integrity reports."""
         return LogLedger(self.store, self.clock, name=REPORT_LEDGER)
@@ -191,12 +191,12 @@ class MillNode(abc.ABC):
         anchored = {entry.anchor_string for entry in self.report_ledger.entries()}
         return lambda report: _anchor(report) in anchored
 
-    @cached_property
+    @locked_cached_property
     def repairs(self) -> RepairLog:
         """What was healed, and what was not and why."""
         return RepairLog(self.database)
 
-    @cached_property
+    @locked_cached_property
     def repairer(self) -> Repairer:
         """Heals copies by a vote of the manifest and the others."""
         return Repairer(self.providers, self.manifest, self.repairs, sources=self._sources)
@@ -232,7 +232,7 @@ class MillNode(abc.ABC):
             on_progress=on_progress,
         )
 
-    @cached_property
+    @locked_cached_property
     def brake(self) -> Brake:
         """Holds mass deletes and mass changes of copies for a person's approval."""
         limits = self.settings.mill.brake

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -11,6 +14,7 @@ import pytest
 
 from millstream.batching.ticks import ticks_by
 from millstream.core.amounts import Duration
+from millstream.core.cached import locked_cached_property
 from millstream.core.clock import MICROSECONDS, VirtualClock
 from millstream.core.message import Message
 from millstream.log import LogSpec, WriterBusyError
@@ -37,6 +41,26 @@ def test_copies_of_an_anchored_file_are_known_by_store(tmp_path: Path) -> None:
         record_space(node.providers, node.manifest, "primary", "cas")
         replica = node.replicas(cid)[0]
         assert (replica.store, replica.space, replica.content_id, replica.verified_at) == ("primary", "cas", cid, None)
+
+
+@pytest.mark.parametrize("name", ["manifest", "database", "repairer", "providers", "observer", "report_ledger"])
+def test_many_threads_get_the_same_part_of_a_node(tmp_path: Path, name: str) -> None:
+    with Node.open(Settings(data=str(tmp_path)), create=True) as node, ThreadPoolExecutor(12) as pool:
+        barrier = threading.Barrier(12)
+
+        def ask(_: int) -> int:
+            barrier.wait(30)
+            return id(getattr(node, name))
+
+        assert len(set(pool.map(ask, range(12)))) == 1
+
+
+def test_what_a_node_opens_is_made_once_on_every_version_of_python() -> None:
+    parts = {
+        name: kind for cls in Node.__mro__ for name, kind in vars(cls).items() if isinstance(kind, cached_property)
+    }
+    assert parts
+    assert [name for name, kind in parts.items() if not isinstance(kind, locked_cached_property)] == []
 
 
 def test_a_queue_is_opened_once_and_survives_the_node(tmp_path: Path) -> None:

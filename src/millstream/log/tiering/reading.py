@@ -6,12 +6,12 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from millstream.core.cached import locked_cached_property
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.ids import BlockRange
 from millstream.log.tiering.format import SealError, decode_index
@@ -57,7 +57,7 @@ class TierReader:
         lasts = self._lasts
         return lasts[-1] if lasts else 0
 
-    @cached_property
+    @locked_cached_property
     def objects(self) -> TierObjects:
         """Where the objects lie."""
         return self._open_objects(self.url)
