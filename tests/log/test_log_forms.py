@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.log import Log, LogInputError, LogSpec, Message, Sourced, open_store, sourced
+from millstream.log.sourced import NAME_HEADER
 
 
 @pytest.fixture
@@ -63,6 +64,13 @@ def test_every_source_comes_back(kind: str, number: int, name: str, payload: byt
 def test_a_message_of_another_source_is_not_taken_for_a_sourced_one(source: str) -> None:
     with pytest.raises(LogInputError, match="not TYPE:ID"):
         sourced(Message(b"", source=source))
+
+
+def test_a_name_that_is_no_text_is_refused_when_written_and_when_read() -> None:
+    with pytest.raises(LogInputError, match="is no text: surrogates not allowed at 0"):
+        Sourced("a", 1, b"", "\ud800").message()
+    with pytest.raises(LogInputError, match="is no UTF-8: invalid start byte at byte 2"):
+        sourced(Message(b"", source="a:1", headers=((NAME_HEADER, b"ab\xff"),)))
 
 
 @pytest.mark.parametrize(("kind", "number"), [("", 1), ("a", -1), ("a", 2**64)])

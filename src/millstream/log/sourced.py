@@ -34,7 +34,7 @@ class Sourced(msgspec.Struct, frozen=True):
             raise LogInputError(
                 f"a source has a type and an id of 0 to 2^64 - 1, not {self.source_type[:40]!r} and {self.source_id}"
             )
-        headers = ((NAME_HEADER, self.source_name.encode()),) if self.source_name else ()
+        headers = ((NAME_HEADER, encode_name(self.source_name)),) if self.source_name else ()
         source = f"{self.source_type}:{self.source_id}"
         return Message(self.payload, key, source, event_time, headers=headers)
 
@@ -44,5 +44,23 @@ def sourced(message: Message) -> Sourced:
     found = _SOURCE.fullmatch(message.source)
     if found is None or int(found[2]) > _MOST:
         raise LogInputError(f"message {message.id} has the source {message.source[:80]!r}, which is not TYPE:ID")
-    name = dict(message.headers).get(NAME_HEADER, b"").decode()
+    name = decode_name(dict(message.headers).get(NAME_HEADER, b""))
     return Sourced(found[1], int(found[2]), message.body, name)
+
+
+def encode_name(name: str) -> bytes:
+    """The name of a source as UTF-8. Raises :class:`LogInputError` for text that has none."""
+    try:
+        return name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise LogInputError(f"the source name {name[:40]!r} is no text: {error.reason} at {error.start}") from error
+
+
+def decode_name(data: bytes) -> str:
+    """The name of a source that *data* is, in UTF-8. Raises :class:`LogInputError`."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise LogInputError(
+            f"the source name {data[:40]!r} is no UTF-8: {error.reason} at byte {error.start}"
+        ) from error

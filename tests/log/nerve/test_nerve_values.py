@@ -78,18 +78,24 @@ def packet_class() -> Any:
     packet = file.message_type.add(name="NerveSourcedPacket")
     packet.field.add(name="source", number=1, type=field.TYPE_ENUM, type_name=".NerveSourceType", label=1)
     packet.field.add(name="sourceId", number=2, type=field.TYPE_UINT64, label=1)
+    packet.field.add(name="sourceName", number=3, type=field.TYPE_STRING, label=1)
     packet.field.add(name="packet", number=10, type=field.TYPE_BYTES, label=1)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("NerveSourcedPacket"))
 
 
-@given(number=st.integers(0, 2**31 - 1), source_id=st.integers(0, 2**64 - 1), payload=st.binary(max_size=300))
+@given(
+    number=st.integers(0, 2**31 - 1),
+    source_id=st.integers(0, 2**64 - 1),
+    payload=st.binary(max_size=300),
+    name=st.text(max_size=200),
+)
 def test_sourced_packets_are_those_of_the_document(
-    packet_class: Any, number: int, source_id: int, payload: bytes
+    packet_class: Any, number: int, source_id: int, payload: bytes, name: str
 ) -> None:
-    theirs = packet_class(source=number, sourceId=source_id, packet=payload).SerializeToString()
-    ours = Sourced("NST_TEST" if number == 0 else str(number), source_id, payload)
+    theirs = packet_class(source=number, sourceId=source_id, packet=payload, sourceName=name).SerializeToString()
+    ours = Sourced("NST_TEST" if number == 0 else str(number), source_id, payload, name)
     assert encode_packet(ours) == theirs
     assert decode_packet(theirs) == ours
 
@@ -106,18 +112,23 @@ def test_bytes_that_are_no_packet_are_refused_or_read_as_the_library_reads_them(
         return  # it is stricter about groups and about text
     assert found.payload == expected.packet
     assert found.source_id == expected.sourceId
+    assert found.source_name == expected.sourceName
 
 
 def test_sourced_and_protobuf_messages_go_both_ways(log: Log, open_original: OpenOriginal, packet_class: Any) -> None:
     with log.writer() as writer:
-        writer.append_sourced([Sourced("NST_TEST", 7, b"payload"), Sourced("3", 2**64 - 1, b"")])
+        writer.append_sourced([Sourced("NST_TEST", 7, b"payload", "Nordwand ↑"), Sourced("3", 2**64 - 1, b"")])
         writer.append_proto([packet_class(sourceId=9)])
-        for wrong in (Sourced("JFK", 1, b""), Sourced("NST_TEST", 1, b"", "name"), Sourced("NST_TEST", -1, b"")):
+        for wrong in (Sourced("JFK", 1, b""), Sourced("NST_TEST", -1, b"")):
             with pytest.raises(LogInputError, match="the layout nerve has a source type of NST_TEST or a number"):
                 writer.append_sourced([wrong])
+        with pytest.raises(LogInputError, match="is no text: surrogates not allowed at 1"):
+            writer.append_sourced([Sourced("NST_TEST", 1, b"", "x\ud800")])
     theirs = open_original()
+    assert [packet_class.FromString(data).sourceName for _, data in theirs.packets(1, 3)] == ["Nordwand ↑", "", ""]
     assert [packet_class.FromString(data).sourceId for _, data in theirs.packets(1, 3)] == [7, 2**64 - 1, 9]
     theirs.send([packet_class(source=2, sourceId=5, packet=b"x").SerializeToString()])
-    assert list(log.read_sourced(1, 2)) == [(1, Sourced("NST_TEST", 7, b"payload")), (2, Sourced("3", 2**64 - 1, b""))]
+    named = Sourced("NST_TEST", 7, b"payload", "Nordwand ↑")
+    assert list(log.read_sourced(1, 2)) == [(1, named), (2, Sourced("3", 2**64 - 1, b""))]
     assert list(log.read_sourced(4)) == [(4, Sourced("2", 5, b"x"))]
     assert [(number, message.sourceId) for number, message in log.read_proto(packet_class, 3)] == [(3, 9), (4, 5)]

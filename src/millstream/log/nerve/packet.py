@@ -1,20 +1,21 @@
 """The sourced packet of the document as it lies in its tables: ``NerveSourcedPacket`` of protobuf 3.
 
-Field 1 is the source type, a number of an enumeration, field 2 the source id, field 10 the packet. The enumeration that
-the original has knows one word, ``NST_TEST``, for 0; other types are their numbers in decimal.
+Field 1 is the source type, a number of an enumeration, field 2 the source id, field 3 the source's name, field 10 the
+packet. The enumeration that the original has knows one word, ``NST_TEST``, for 0; other types are their numbers in
+decimal.
 """
 
 from __future__ import annotations
 
 from millstream.log.errors import LogInputError
-from millstream.log.sourced import Sourced
+from millstream.log.sourced import Sourced, decode_name, encode_name
 
 TYPES = {"NST_TEST": 0}
 """The source types that have a name."""
 
 _NAMES = {number: name for name, number in TYPES.items()}
 _MOST_TYPE, _MOST_ID = 2**31 - 1, 2**64 - 1
-_TYPE, _ID, _PACKET = 1 << 3 | 0, 2 << 3 | 0, 10 << 3 | 2  # tags: field number and wire type
+_TYPE, _ID, _NAME, _PACKET = 1 << 3 | 0, 2 << 3 | 0, 3 << 3 | 2, 10 << 3 | 2  # tags: field number and wire type
 
 
 def encode_packet(message: Sourced) -> bytes:
@@ -22,25 +23,26 @@ def encode_packet(message: Sourced) -> bytes:
     number = TYPES.get(message.source_type, message.source_type)
     if isinstance(number, str):
         number = int(number) if number.isascii() and number.isdigit() else -1
-    if not 0 <= number <= _MOST_TYPE or not 0 <= message.source_id <= _MOST_ID or message.source_name:
+    if not 0 <= number <= _MOST_TYPE or not 0 <= message.source_id <= _MOST_ID:
         raise LogInputError(
-            f"the layout nerve has a source type of {', '.join(TYPES)} or a number, an id of 0 to 2^64 - 1, and no "
-            f"name, not {message.source_type[:40]!r}, {message.source_id} and {message.source_name[:40]!r}"
+            f"the layout nerve has a source type of {', '.join(TYPES)} or a number, and an id of 0 to 2^64 - 1, not "
+            f"{message.source_type[:40]!r} and {message.source_id}"
         )
     fields = [b""]
     if number:
         fields.append(_varint(_TYPE) + _varint(number))
     if message.source_id:
         fields.append(_varint(_ID) + _varint(message.source_id))
-    if message.payload:
-        fields.append(_varint(_PACKET) + _varint(len(message.payload)) + message.payload)
+    for tag, value in ((_NAME, encode_name(message.source_name)), (_PACKET, message.payload)):
+        if value:
+            fields.append(_varint(tag) + _varint(len(value)) + value)
     return b"".join(fields)
 
 
 def decode_packet(data: bytes) -> Sourced:
     """The sourced message that *data* holds; fields that are unknown are passed over. Raises :class:`LogInputError`."""
     number = source_id = position = 0
-    payload = b""
+    payload = name = b""
     while position < len(data):
         tag, position = _read_varint(data, position)
         if tag & 7 == 0:
@@ -50,9 +52,10 @@ def decode_packet(data: bytes) -> Sourced:
         size, position = _size(data, tag, position)
         if position + size > len(data):
             raise _no_packet("it ends too early")
-        payload = data[position : position + size] if tag == _PACKET else payload
+        value_bytes = data[position : position + size]
+        payload, name = (value_bytes if tag == _PACKET else payload), (value_bytes if tag == _NAME else name)
         position += size
-    return Sourced(_NAMES.get(number, str(number)), source_id, payload)
+    return Sourced(_NAMES.get(number, str(number)), source_id, payload, decode_name(name))
 
 
 def _size(data: bytes, tag: int, position: int) -> tuple[int, int]:
