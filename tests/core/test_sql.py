@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.core.clock import VirtualClock
-from millstream.core.sql import SqlBusyError, insert_rows, make_tables, open_server, update_rows
+from millstream.core.sql import SqlBusyError, insert_new, insert_rows, make_tables, open_server, update_rows
 from millstream.testing import services
 
 TABLES = 20
@@ -135,8 +135,9 @@ BOOKS = sa.Table(
     "books_in_a_row",
     sa.MetaData(),
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("shelf", sa.String(20)),
+    sa.Column("shelf", sa.String(20), nullable=False),
     sa.Column("place", sa.Integer),
+    sa.CheckConstraint("place < 1000000"),
 )
 
 
@@ -163,6 +164,23 @@ def test_rows_whose_key_is_known_stay_as_they_are(books: sa.Connection) -> None:
     shelves = books.execute(sa.select(BOOKS.c.shelf).where(BOOKS.c.id.between(998, 1_001)).order_by(BOOKS.c.id))
     assert list(shelves.scalars()) == ["new", "new", "again", "again"]
     assert insert_rows(books, BOOKS, ["id"], []) == 0
+
+
+def test_a_row_that_cannot_be_kept_for_another_reason_is_an_error_and_no_row_is_stored(books: sa.Connection) -> None:
+    rows = [(n, "again", 1) for n in range(998, 1_003)]
+    for wrong in ((2_000, "again", 1_000_000), (2_000, None, 1)):
+        with pytest.raises(sa.exc.DBAPIError), books.begin_nested():
+            insert_rows(books, BOOKS, ["id", "shelf", "place"], [*rows, wrong])
+        with pytest.raises(sa.exc.DBAPIError), books.begin_nested():
+            books.execute(insert_new(books, BOOKS), dict(zip(["id", "shelf", "place"], wrong, strict=True)))
+        assert books.scalar(sa.select(sa.func.count()).select_from(BOOKS)) == 1_000
+
+
+def test_one_row_whose_key_is_known_stays_as_it_is(books: sa.Connection) -> None:
+    for number in (999, 1_000):
+        books.execute(insert_new(books, BOOKS), {"id": number, "shelf": "again"})
+    shelves = books.execute(sa.select(BOOKS.c.shelf).where(BOOKS.c.id >= 999).order_by(BOOKS.c.id))
+    assert list(shelves.scalars()) == ["new", "again"]
 
 
 def test_each_row_gets_its_own_value_and_all_the_same_change(books: sa.Connection) -> None:

@@ -25,6 +25,7 @@ from millstream.settings import Settings, load_settings
 from millstream.stores import LocalStore
 from millstream.testing import services
 from millstream.testing.damage import flip_bit
+from suite.sizes import sized
 
 pytestmark = pytest.mark.crash
 
@@ -125,8 +126,8 @@ def dead(node: Node) -> list[Any]:
 
 
 @pytest.mark.timeout(5000)
-def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success_made_up(mill: Mill, size: str) -> None:
-    count, kills, more_kills = {"long": (6_700, 60, 60), "ci": (40, 3, 0)}[size]
+def test_p6_p9_processes_and_the_database_die_and_no_task_is_lost_and_no_success_made_up(mill: Mill) -> None:
+    count, kills, more_kills = sized(ci=(40, 3, 0), long=(6_700, 60, 60))
     bodies = {f"item {number:05d}": b"body %d " % number * 40 for number in range(count)}
     one = mill.store("one")
     one.create_space("s")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, sqlite
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import BusyError, InputError
@@ -183,12 +184,16 @@ class SqlDatabase:
 
 
 def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
-    """An insert that leaves rows alone whose key exists."""
-    return sa.insert(table).prefix_with(_or_leave(connection))
+    """An insert that leaves rows alone whose key exists; any other fault of a row is an error."""
+    if _is_sqlite(connection):
+        return sqlite.insert(table).on_conflict_do_nothing()
+    key = next(iter(table.primary_key))
+    return mysql.insert(table).on_duplicate_key_update({key.name: key})  # IGNORE would let other faults pass, too
 
 
 _ROWS = 400  # SQLite takes 32,766 values a statement
 _CASES = 100  # each row is compared with half of them
+_KNOWN_KEY = 1062  # the error of MariaDB and MySQL for a key that is there
 
 
 def insert_rows(
@@ -202,17 +207,26 @@ def insert_rows(
     """Insert those *rows* (values of *columns*, of types that the driver takes) whose key is new; returns how many.
 
     What becomes of the others may be said by a clause *conflict* (``ON CONFLICT …``), of which an empty one makes them
-    an error. Several hundred rows are one statement: a statement a row would cost a trip to the server, and with SQLite
-    a fight for the interpreter against every other thread.
+    an error; any other fault of a row is one always. Several hundred rows are one statement: a statement a row would
+    cost a trip to the server, and with SQLite a fight for the interpreter against every other thread.
     """
-    one = f"({', '.join([_mark(connection)] * len(columns))})"
-    added, verb = 0, f"INSERT {_or_leave(connection)}" if conflict is None else "INSERT"
-    for start in range(0, len(rows), _ROWS):
-        chunk = rows[start : start + _ROWS]
-        into = f"{verb} INTO {table.name} ({', '.join(columns)})"
-        text = f"{into} VALUES {', '.join([one] * len(chunk))} {conflict or ''}"
-        added += connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
-    return added
+    row = f"({', '.join([_mark(connection)] * len(columns))})"
+    leave = conflict is None
+    clause = "ON CONFLICT DO NOTHING" if leave and _is_sqlite(connection) else conflict or ""
+
+    def insert(chunk: Sequence[Sequence[Any]]) -> int:
+        marks = ", ".join([row] * len(chunk))
+        text = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES {marks} {clause}"  # noqa: S608
+        try:
+            return connection.exec_driver_sql(text, tuple(itertools.chain.from_iterable(chunk))).rowcount
+        except sa.exc.IntegrityError as error:
+            # MySQL has no clause that leaves known keys alone, counts the others and lets no other fault pass.
+            if not leave or error.orig is None or error.orig.args[0] != _KNOWN_KEY:
+                raise
+        middle = len(chunk) // 2
+        return insert(chunk[:middle]) + insert(chunk[middle:]) if middle else 0
+
+    return sum(insert(rows[start : start + _ROWS]) for start in range(0, len(rows), _ROWS))
 
 
 def update_rows(
@@ -245,9 +259,8 @@ def update_rows(
     return found
 
 
-def _or_leave(connection: sa.Connection) -> str:
-    """How an insert says that rows whose key exists are left alone."""
-    return "OR IGNORE" if connection.dialect.name == "sqlite" else "IGNORE"
+def _is_sqlite(connection: sa.Connection) -> bool:
+    return connection.dialect.name == "sqlite"
 
 
 def _mark(connection: sa.Connection) -> str:

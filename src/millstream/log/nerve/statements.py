@@ -32,7 +32,9 @@ SIDE_SCHEMA = (
 )
 """What the original does not know: who may write, and what a consumer has acknowledged out of order."""
 
-ADD_QUEUE = "INSERT IGNORE INTO millstream_nerve_queues (queue, shards) VALUES (?, ?)"
+ADD_QUEUE = """
+    INSERT INTO millstream_nerve_queues (queue, shards) VALUES (?, ?) ON DUPLICATE KEY UPDATE shards = VALUES(shards)
+"""
 LEASE = "SELECT epoch, last_id, leftover_id FROM millstream_nerve_queues WHERE queue = ? AND shards = ?"
 LEASE_SHARED = LEASE + " LOCK IN SHARE MODE"
 LEASE_ALONE = LEASE + " FOR UPDATE"
@@ -59,7 +61,7 @@ HEAD_OF_ORIGINAL = "SELECT ptr, NULL, NULL, NULL, NULL FROM {} WHERE id = ?"
 POINTER = "SELECT ptr FROM {} WHERE id = ?"
 POINTER_SHARED = POINTER + " LOCK IN SHARE MODE"
 POINTER_ALONE = POINTER + " FOR UPDATE"
-ADD_POINTER = "INSERT IGNORE INTO {} VALUES (?, 0)"
+ADD_POINTER = "INSERT INTO {} VALUES (?, 0) ON DUPLICATE KEY UPDATE id = VALUES(id)"
 MOVE_POINTER = "UPDATE {} SET ptr = ? WHERE id = ? AND ptr = ?"
 SET_POINTER = "INSERT INTO {} VALUES (?, ?) ON DUPLICATE KEY UPDATE ptr = VALUES(ptr)"
 POINTERS = "SELECT id, ptr FROM {} ORDER BY id"
