@@ -177,6 +177,24 @@ def test_a_record_from_before_the_clock_is_refused_whole() -> None:
     assert columns.clock == 100
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        BatchConfig(50, 20, late="side", grace=60),
+        BatchConfig(50, 20, late="amend", grace=60),
+        Rulebook(BatchConfig(50, 20), (Override(BatchConfig(5, 5), key="b"),)),
+    ],
+    ids=["side", "amend", "rulebook"],
+)
+def test_a_record_from_before_the_clock_leaves_every_engine_as_it_was(rules: BatchConfig | Rulebook) -> None:
+    columns = ColumnBatcher(rules)
+    columns.step(table_of([Event(1, "p", "a", 90, 95)]), 100)
+    before = columns.snapshot()
+    with pytest.raises(BoundBrokenError, match="received at 90, but the clock stands at 100"):
+        columns.step(table_of([Event(2, "p", "a", 105, 110), Event(3, "p", "b", 40, 90)]), 110)
+    assert columns.snapshot() == before
+
+
 def test_after_the_end_of_the_stream_nothing_is_taken() -> None:
     columns = ColumnBatcher(BatchConfig(50, 20))
     columns.flush()

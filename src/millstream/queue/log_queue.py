@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import msgspec
@@ -60,7 +61,7 @@ class LogWorkQueue:
         return self._log.name
 
     def put(self, tasks: Sequence[bytes], *, delay: float = 0.0) -> Sequence[int]:
-        with self._lock:
+        with self._opened():
             ready_at, now = self._after(delay) if delay else None, self._clock.now()
             messages = [put_message(task, ready_at, now) for task in tasks]
             if not messages:
@@ -73,7 +74,7 @@ class LogWorkQueue:
         return ids
 
     def lease(self, count: int, *, visibility: float) -> Sequence[Lease]:
-        with self._lock:
+        with self._opened():
             until = self._until(visibility)
             self._mature()
             tasks = self._state.next_ready(count)
@@ -85,7 +86,7 @@ class LogWorkQueue:
         return leases
 
     def extend(self, leases: Sequence[Lease], *, visibility: float) -> Sequence[Lease | None]:
-        with self._lock:
+        with self._opened():
             until = self._until(visibility)
             held = self._held(leases)
             if not held:
@@ -96,7 +97,7 @@ class LogWorkQueue:
 
     def ack(self, leases: Sequence[Lease]) -> None:
         number = 0
-        with self._lock:
+        with self._opened():
             held = self._held(leases)
             lost = [lease.task_id for lease in leases if lease not in held]
             if held:
@@ -106,32 +107,32 @@ class LogWorkQueue:
             raise LeaseLostError(f"{len(lost)} leases, of task {lost[0]} first, have run out or were settled already")
 
     def nack(self, lease: Lease, *, delay: float = 0.0) -> None:
-        with self._lock:
+        with self._opened():
             ready_at = self._after(delay)
             self._require(lease)
             number = self._apply(Nacked([lease.task_id], ready_at))
         self._confirm(number)
 
     def dead_letter(self, lease: Lease, *, cause: str) -> None:
-        with self._lock:
+        with self._opened():
             self._require(lease)
             number = self._apply(Died([lease.task_id], self._clock.now(), cause))
         self._confirm(number)
 
     def depth(self) -> Depth:
-        with self._lock:
+        with self._opened():
             return self._state.depth(self._clock.now())
 
     def unsettled(self, first: int, last: int) -> int:
-        with self._lock:
+        with self._opened():
             return self._state.unsettled(first, last)
 
     def dead(self, *, limit: int = 100, after: int = 0) -> Sequence[DeadTask]:
-        with self._lock:
+        with self._opened():
             return [task for task in self._state.dead() if task.task_id > after][:limit]
 
     def redrive(self, task_ids: Sequence[int] | None = None, *, per_second: float | None = None) -> int:
-        with self._lock:
+        with self._opened():
             now = self._clock.now()
             wanted = None if task_ids is None else set(task_ids)
             ids = [task.task_id for task in self._state.dead() if wanted is None or task.task_id in wanted]
@@ -146,7 +147,7 @@ class LogWorkQueue:
         return len(ids)
 
     def amend(self, task_id: int, body: bytes, *, seen: bytes) -> bool:
-        with self._lock:
+        with self._opened():
             if self._state.dead_body(task_id) != seen:
                 return False
             number = self._apply(Amended([task_id], body))
@@ -154,7 +155,7 @@ class LogWorkQueue:
         return True
 
     def discard(self, task_ids: Sequence[int]) -> int:
-        with self._lock:
+        with self._opened():
             wanted = set(task_ids)
             ids = [task.task_id for task in self._state.dead() if task.task_id in wanted]
             if not ids:
@@ -169,7 +170,7 @@ class LogWorkQueue:
         For whoever knows that the workers are gone, because they ended with the process that had the queue before. The
         attempts stay counted. Not part of the seam: where workers live elsewhere, their leases must run out.
         """
-        with self._lock:
+        with self._opened():
             now = self._mature()
             ids = self._state.leased()
             if not ids:
@@ -191,6 +192,14 @@ class LogWorkQueue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        """The lock of the queue. Raises :class:`QueueError` where it is closed: what it knew may no longer hold."""
+        with self._lock:
+            if self._closed:
+                raise QueueError(f"the queue {self.name!r} is closed; open it again")
+            yield
+
     def _apply(self, event: Event) -> int:
         """Record *event* and change the state by it; the id of its message."""
         number = self._record([event_message(event)])
@@ -199,8 +208,6 @@ class LogWorkQueue:
 
     def _record(self, messages: list[Message]) -> int:
         """Append *messages*; the id of the last one. They are in order, but durable only once confirmed."""
-        if self._closed:
-            raise QueueError(f"the queue {self.name!r} is closed; open it again")
         ids = self._writer.append_nowait(messages)
         assert ids is not None
         self._since_snapshot += len(messages)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -341,10 +341,28 @@ class WorkQueueConformance(abc.ABC):
 
     def test_a_closed_queue_says_so(self, tmp_path: Path, clock: VirtualClock) -> None:
         queue = self.open_queue(tmp_path, "closed", clock)
+        (task,) = queue.put([b"a"])
+        leases = queue.lease(1, visibility=60)
         queue.close()
         queue.close()
-        with pytest.raises(QueueError):
-            queue.put([b"a"])
+        calls: Mapping[str, Callable[[], object]] = {
+            "put": lambda: queue.put([b"b"]),
+            "lease": lambda: queue.lease(1, visibility=60),
+            "extend": lambda: queue.extend(leases, visibility=60),
+            "ack": lambda: queue.ack(leases),
+            "nack": lambda: queue.nack(leases[0]),
+            "dead_letter": lambda: queue.dead_letter(leases[0], cause="x"),
+            "depth": queue.depth,
+            "unsettled": lambda: queue.unsettled(task, task),
+            "dead": queue.dead,
+            "redrive": queue.redrive,
+            "amend": lambda: queue.amend(task, b"c", seen=b"a"),
+            "discard": lambda: queue.discard([task]),
+        }
+        for name, call in calls.items():
+            with pytest.raises(QueueError, match="is closed"):
+                call()
+                pytest.fail(f"{name} did not say that the queue is closed")
 
     def test_threads_share_the_tasks_without_doing_one_twice(self, queue: WorkQueue) -> None:
         counter = itertools.count()
