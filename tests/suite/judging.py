@@ -20,6 +20,8 @@ FAST, ALL = "fast", "all"
 SIZES = {FAST: "quick", ALL: "ci"}
 FAST_TESTS = "default or smoke"
 KILLED, SURVIVED, UNCOVERED, UNFINISHED = "killed", "survived", "uncovered", "unfinished"
+_ENDING = 5.0
+"""Seconds between two looks at how far pytest is, and about those that it gets to end after a failure."""
 _NO_FAILURE = {0, 1, 5}
 """Exit codes of pytest that say no more than the outcome does; 1 also stands for tests that are over their budget."""
 
@@ -86,10 +88,9 @@ class Judge:
             arguments = [*self._arguments(tests), f"--basetemp={folder}/t"]
             process = self._made.start(arguments, environment, stdout=sys.stderr)
             try:
-                code = process.wait(max(bound, 1.0))
-                return ended(_outcome(Path(folder)), chosen, code)
-            except subprocess.TimeoutExpired:
-                return stopped(_outcome(Path(folder)), chosen, time.perf_counter())
+                code = _code_of(process, Path(folder), max(bound, 1.0))
+                outcome = _outcome(Path(folder))
+                return stopped(outcome, chosen, time.perf_counter()) if code is None else ended(outcome, chosen, code)
             finally:
                 stop(process)
                 end_marked(FOLDER, folder)
@@ -99,6 +100,18 @@ class Judge:
         tier = ["-m", FAST_TESTS] if self._tier == FAST else []
         plain = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "suite.choosing"]
         return ["-m", "pytest", *plain, f"--hypothesis-seed={self._seed}", *tier, *files]
+
+
+def _code_of(process: subprocess.Popen[bytes], folder: Path, bound: float) -> int | None:
+    """The exit code of pytest; None after *bound* seconds, or where threads keep it long after a test has failed."""
+    end = time.perf_counter() + bound
+    while (left := end - time.perf_counter()) > 0:
+        try:
+            return process.wait(min(left, _ENDING))
+        except subprocess.TimeoutExpired:
+            if _outcome(folder).failed:
+                end = min(end, time.perf_counter() + _ENDING)
+    return None
 
 
 def _outcome(folder: Path) -> Outcome:

@@ -98,7 +98,10 @@ def from_messages(messages: Sequence[Message]) -> Columns:
             undated=undated,
         )
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise LogInputError(f"these are no messages that a log can take: {error}") from error
+        found = ((number, fault) for number, message in enumerate(messages, 1) if (fault := _fault(message)))
+        number, fault = next(found, (0, ""))
+        where = f"message {number} of {len(messages)} cannot be stored, and none is: " if number else ""
+        raise LogInputError(f"{where}{fault or error}") from error
 
 
 def from_record_batch(batch: pa.RecordBatch) -> Columns:
@@ -170,6 +173,8 @@ def _times(values: list[int | None]) -> tuple[Times, npt.NDArray[np.bool_] | Non
     first = values[0]
     if values.count(first) == len(values) and (first is None or -(2**63) <= first < 2**63):
         return (None if first is None else operator.index(first)), None
+    if any(issubclass(kind, float) for kind in set(map(type, values))):  # Arrow alone would cut off the fraction
+        raise TypeError("a time is no whole number")
     return _time_column(pa.array(values, pa.int64()))
 
 
@@ -177,13 +182,48 @@ def _texts(values: list[str]) -> Any:
     return pa.array(_only(str, values), pa.string()) if any(values) else None
 
 
+def _fault(message: Any) -> str:
+    """What is wrong with *message*; an empty text where nothing is."""
+    for name in ("event_time", "received_at"):
+        time = getattr(message, name)
+        if time is not None and not (isinstance(time, int) and -(2**63) <= time < 2**63):
+            return f"its {name} is {str(time)[:40]}, not whole microseconds since 1970 that fit into 64 bits"
+    if not isinstance(message.body, bytes):
+        return f"its body is {type(message.body).__name__}, not bytes"
+    for name in ("source", "key"):
+        if fault := _text_fault(getattr(message, name)):
+            return f"its {name} {fault}"
+    return _headers_fault(message.headers)
+
+
+def _headers_fault(headers: Any) -> str:
+    """What is wrong with *headers*; an empty text where nothing is."""
+    try:
+        for name, value in headers:
+            if fault := _text_fault(name):
+                return f"the name of a header {fault}"
+            if not isinstance(value, bytes):
+                return f"its header {name[:40]!r} is {type(value).__name__}, not bytes"
+    except (TypeError, ValueError):
+        return "its headers are no pairs of text and bytes"
+    return ""
+
+
+def _text_fault(text: Any) -> str:
+    """What is wrong with *text*; an empty text where nothing is."""
+    if not isinstance(text, str):
+        return f"is {type(text).__name__}, not text"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"is {text[:40]!r}, which UTF-8 cannot hold: replace what is no character at {error.start}"
+    return ""
+
+
 def _only(kind: type, values: list[Any]) -> list[Any]:
     """*values*, all of which must be of *kind*: Arrow alone would take text for bytes and bytes for text."""
     if set(map(type, values)) != {kind}:
-        wrong = next(value for value in values if type(value) is not kind)
-        raise LogInputError(
-            f"bodies are bytes, keys and sources are text; {str(wrong)[:80]!r} is {type(wrong).__name__}"
-        )
+        raise TypeError(f"not all of these are {kind.__name__}")
     return values
 
 

@@ -47,6 +47,8 @@ def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
         raise LogInputError(f"a producer's sequence begins at 1, not {sequence}")
     if isinstance(messages, pa.RecordBatch):
         return _pack_columns(from_record_batch(messages), sequence)
+    if isinstance(messages, pa.Table | pa.Array | pa.ChunkedArray | bytes | str) or not isinstance(messages, Iterable):
+        raise _not_taken(type(messages).__name__)
     found = list(messages)  # the caller may change its own list meanwhile
     try:
         return _pack_bodies(cast(list[bytes], found), sequence)
@@ -54,8 +56,14 @@ def make_pack(messages: Messages, sequence: int | None = None) -> Pack:
         kinds = set(map(type, found))
     if kinds == {Message}:
         return _pack_columns(from_messages(cast(list[Message], found)), sequence)
-    names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise LogInputError(f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {names}")
+    raise _not_taken(f"a list of {', '.join(sorted(kind.__name__ for kind in kinds))}")
+
+
+def _not_taken(what: str) -> LogInputError:
+    return LogInputError(
+        f"a log takes a list of Message, a list of bytes, or an Arrow record batch, not {what}: put single values into "
+        "a list, an Arrow array into a record batch as its column body, and append a table by its to_batches()"
+    )
 
 
 def refuse_more_than_bodies(pack: Pack) -> None:
