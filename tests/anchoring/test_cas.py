@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from millstream.anchoring import local_cas
 from millstream.anchoring.cas import Cas, MemoryCas
 from millstream.anchoring.errors import CasDamagedError, CasNotFoundError, CasUnavailableError
 from millstream.anchoring.local_cas import LocalCas
 from millstream.core.cid import cid_of, digest_from_cid
+from millstream.core.durable import sync_folder
 from millstream.testing.cas import CasConformance, FaultyCas
 
 
@@ -65,6 +67,21 @@ class TestFaultyCas(CasConformance):
 def test_a_file_is_named_so_that_any_sha256_tool_can_check_it(tmp_path: Path) -> None:
     cid = LocalCas(tmp_path).put(b"some bytes")
     assert hashlib.sha256((tmp_path / cid).read_bytes()).digest() == digest_from_cid(cid)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_p2_durability_the_folder_is_synced_when_all_its_new_files_have_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    synced: list[set[str]] = []
+
+    def sync(folder: Path) -> None:
+        sync_folder(folder)
+        synced.append({path.name for path in folder.iterdir()})
+
+    monkeypatch.setattr(local_cas, "sync_folder", sync)
+    cids = LocalCas(tmp_path).put_many([b"%d" % number for number in range(count)])
+    assert synced == [set(cids)], "once, however many there are"
 
 
 def test_reading_makes_no_folder(tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ class Counting:
         self.world, self.folder, self.queue = world, folder, world.queue("storage-statistics")
         self.statistics = Statistics(world.engine)
 
-    def run(self, *, start: int | None = None, most: int = 10**6, **more: Any) -> Run:
+    def run(self, *, start: int | None = None, most: int = 10**6, frequency: int = DAY, **more: Any) -> Run:
         world = self.world
         nibbler = StatisticsNibbler(world.manifest, self.statistics, self.queue, **more)
         file = StateFile(self.folder / "statistics.json", StatisticsMorsel)
-        return Loop(file, nibbler, self.queue, world.clock, frequency=DAY, most=most, start=start).run()
+        return Loop(file, nibbler, self.queue, world.clock, frequency=frequency, most=most, start=start).run()
 
     def taken(self) -> list[tuple[str, str]]:
         leases = self.queue.lease(10**6, visibility=60)
@@ -103,6 +103,15 @@ def test_the_first_loop_begins_within_ten_minutes_of_its_time_of_day(
         assert run.next_at is not None and run.next_at > now and run.next_at % DAY == start
         counting.world.clock.advance((run.next_at - now) / MICROSECONDS)
         assert counting.run(start=start).outcome == Outcome.DONE
+
+
+@pytest.mark.parametrize("frequency", [0, 1])
+def test_a_loop_of_any_frequency_waits_for_its_first_time_of_day_and_one_that_is_off_does_not(
+    counting: Counting, frequency: int
+) -> None:
+    now = counting.world.clock.now()
+    run = counting.run(start=(now + MINUTE) % DAY, frequency=frequency)
+    assert (run.outcome, run.next_at) == (Outcome.NOT_DUE, now + MINUTE if frequency else None)
 
 
 def test_loops_do_not_move_away_from_their_time_of_day() -> None:
