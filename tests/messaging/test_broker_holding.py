@@ -53,6 +53,18 @@ def test_a_recalled_message_never_comes_and_can_be_recalled_once() -> None:
     on_desk(step, after_restart)
 
 
+@pytest.mark.parametrize("topic", ["later", "halves"])
+def test_the_offset_of_what_is_held_counts_what_was_held_before(topic: str) -> None:
+    async def step(desk: Desk) -> None:
+        kind = v2.TRANSACTION if topic == "halves" else v2.DELAY
+        more = {} if topic == "halves" else {"deliver_at": desk.clock.now() + 60 * MICROSECONDS}
+        sent = await desk.send(topic, b"a", b"b", message_type=kind, **more)
+        (again,) = (await desk.send(topic, b"c", message_type=kind, **more)).entries
+        assert [entry.offset for entry in (*sent.entries, again)] == [0, 1, 2]
+
+    on_desk(step)
+
+
 def test_transactions_end_once_and_survive_restarts() -> None:
     ids: list[str] = []
 

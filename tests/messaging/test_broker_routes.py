@@ -53,6 +53,18 @@ def test_a_plain_group_is_assigned_any_queue_and_one_with_order_all() -> None:
     on_desk(step)
 
 
+@pytest.mark.parametrize("group", ["", "a group", "x" * 256])
+def test_a_group_of_no_valid_name_is_assigned_nothing(group: str) -> None:
+    async def step(desk: Desk) -> None:
+        request = v2.QueryAssignmentRequest()
+        request.topic.name, request.group.name = "plain", group
+        with pytest.raises(RefusedError) as refused:
+            await desk.service.query_assignment(request, CALL)
+        assert refused.value.code == v2.ILLEGAL_CONSUMER_GROUP
+
+    on_desk(step)
+
+
 def test_namespaces_keep_topics_and_groups_apart() -> None:
     async def step(desk: Desk) -> None:
         await desk.core.make_topic(TopicSpec("space%plain", "NORMAL", 1))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from millstream.core.message import MESSAGE_SCHEMA, Message
 from millstream.log import Log, LogSpec, Writer, open_store
+from millstream.pipeline import staging as staging_module
 from millstream.pipeline.errors import PipelineError, PipelineInputError
 from millstream.pipeline.failures import explained
 from millstream.pipeline.sink import LogStreamWriter, LogWriter, beside, check_schema
@@ -164,6 +165,24 @@ def test_a_commit_is_finished_once_wherever_drivers_died_and_whatever_order_task
             staging.commit(log, "w", 0, lay_down(staging, sizes, salt))
         found = [message.body for batch in log.read() for message in batch]
     assert sorted(found) == wanted
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_commit_of_as_many_pieces_as_one_may_have_is_finished_wherever_its_driver_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(staging_module, "_PIECES", 4)
+    staging = Staging(tmp_path.as_uri(), "w")
+    parts = lay_down(staging, [[1], [1], [1]], 0)
+    with open_store("memory://") as store:
+        log = store.log(LogSpec("made"))
+        with monkeypatch.context() as patch, pytest.raises(DiedError):
+            die_after(patch, steps)
+            staging.commit(log, "w", 0, parts)
+        staging.commit(log, "w", 0, parts)
+        assert [message.body for batch in log.read() for message in batch] == [b"0-0", b"1-0", b"2-0"]
+        with pytest.raises(PipelineInputError, match="4 pieces are more than one commit takes"):
+            staging.commit(log, "w", 1, lay_down(staging, [[1], [1], [1], [1]], 0))
 
 
 def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
