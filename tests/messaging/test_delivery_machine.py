@@ -230,6 +230,18 @@ def test_a_flight_knows_whether_it_is_away() -> None:
     assert delivery.is_new(4)
 
 
+def test_all_messages_are_new_behind_the_last_that_was_given_or_is_done() -> None:
+    delivery = Delivery()
+    delivery.restart(5)
+    assert (delivery.are_new_from(4), delivery.are_new_from(5)) == (False, True)
+    delivery.lend([7], Loan(1, 10**12, 0))
+    assert (delivery.are_new_from(7), delivery.are_new_from(8)) == (False, True)
+    delivery.finish([(9, 12)])
+    assert (delivery.are_new_from(12), delivery.are_new_from(13)) == (False, True)
+    delivery.restore(20, [(25, 26)], [Flight(30)])
+    assert (delivery.are_new_from(30), delivery.are_new_from(31)) == (False, True)
+
+
 def test_timers_that_no_longer_count_are_let_go() -> None:
     delivery = Delivery()
     delivery.lend([1, 2], Loan(1, 10**12, 0))
