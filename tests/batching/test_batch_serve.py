@@ -19,6 +19,7 @@ from millstream.core.message import Message
 from millstream.log import LogSpec, open_store
 from millstream.node import Node
 from millstream.settings import Settings, load_settings
+from millstream.testing.commands import run_command
 from millstream.testing.waiting import until
 
 SETTINGS = """
@@ -173,6 +174,15 @@ def test_lines_without_keys_are_batched_together_however_many_came_at_once(tmp_p
     given = [json.loads(message.body) for message in read(tmp_path, "out")]
     assert [len(item["events"]) for item in given if "events" in item] == [90]
     assert [item["reason"] for item in given if "reason" in item] == ["duplicate"] * 10
+
+
+def test_what_is_open_is_told_also_where_nothing_came_since(tmp_path):
+    settings, clock = Settings(data=str(tmp_path)), SystemClock()
+    with Node.open(settings, create=True) as node, node.store.log(LogSpec("in")).writer() as writer:
+        writer.append([Message(b"", "k", source, clock.now()) for source in "abc"])
+    command = ["batch", "serve", "--log", "in", "--output", "out", "--once", "--data", str(tmp_path)]
+    said = [run_command(*command).out for _ in range(3)]
+    assert [line.rpartition("; ")[2] for line in said] == ["3 sources open\n"] * 3
 
 
 def test_a_feed_of_its_own_anchors_what_a_service_has_batched(data, capsys):

@@ -80,6 +80,7 @@ class BatchService:
             )
         if kept is None and self._position:
             self._begin_in_the_middle()
+        self._measure_open()
 
     @property
     def position(self) -> int:
@@ -167,6 +168,9 @@ class BatchService:
         self._position, self._torn = last_id, False
         measure_delays(self._metrics, records)
         measure_closed(self._metrics, closed)
+        self._measure_open()
+
+    def _measure_open(self) -> None:
         measure_open(self._metrics, self._batcher.open_sources, self._batcher.due, self._clock.now())
 
     def _check_order(self, messages: pa.RecordBatch) -> None:
