@@ -286,7 +286,7 @@ class Served:
 
     def flags(self, name: str) -> list[str]:
         key = ["--access-key", name, "--secret-file", str(self.folder / name)]
-        return ["--endpoint", self.endpoint, "--tls-ca", str(self.authority.path), *key]
+        return ["--broker", self.endpoint, "--tls-ca", str(self.authority.path), *key]
 
     def close(self) -> str:
         """End it; all that it said."""

@@ -22,7 +22,7 @@ from millstream.testing.waiting import until_async
 
 def test_clients_are_listed_and_asked(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     broker.make_topic("asked")
-    endpoint = ["--endpoint", str(broker.place)]
+    endpoint = ["--broker", str(broker.place)]
     seen: list[bytes] = []
 
     async def handle(message: Received) -> bool:

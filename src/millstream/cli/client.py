@@ -25,7 +25,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def endpoint_options(command: Command) -> Command:
     """Give *command* the place of a running broker and how to reach it; its first argument asks that broker."""
 
-    @click.option("--endpoint", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="The broker.")
+    @click.option(
+        "--broker", "endpoint", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="The broker."
+    )
     @connection_options
     @functools.wraps(command)
     def with_broker(*args: Any, endpoint: str, options: Options, **kwargs: Any) -> Any:

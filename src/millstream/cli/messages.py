@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 _AT_ONCE = 256
 
 endpoint_option = click.option(
-    "--endpoint", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="The server."
+    "--broker",
+    "endpoint",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8081",
+    show_default=True,
+    help="The broker, or the proxy of RocketMQ.",
 )
 
 

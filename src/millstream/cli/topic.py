@@ -27,9 +27,11 @@ Asks = Callable[[str, Any, Any], Any]
 
 
 def broker_options(command: Command) -> Command:
-    """Give *command* ``--endpoint HOST:PORT`` and how to reach it beside the data options; its first argument asks."""
+    """Give *command* ``--broker HOST:PORT`` and how to reach it beside the data options; its first argument asks."""
 
-    @click.option("--endpoint", metavar="HOST:PORT", help="The running broker to ask; without it, the data folder.")
+    @click.option(
+        "--broker", "endpoint", metavar="HOST:PORT", help="The running broker to ask; without it, the data folder."
+    )
     @connection_options
     @store_options
     @functools.wraps(command)
@@ -43,7 +45,7 @@ def broker_options(command: Command) -> Command:
 def topic() -> None:
     """Make and list the topics of a broker.
 
-    With --endpoint a running broker is asked; without it the data folder is worked on, of which none may be running.
+    With --broker a running broker is asked; without it the data folder is worked on, of which none may be running.
     """
 
 
@@ -138,7 +140,7 @@ def _ask(settings: Settings, endpoint: str | None, options: Options, name: str, 
         with open_store(settings.log_url) as store:
             return ask_store(store, name, request, kind)
     except WriterBusyError as error:
-        raise WriterBusyError(f"a broker has these topics open; ask it, with --endpoint HOST:PORT ({error})") from error
+        raise WriterBusyError(f"a broker has these topics open; ask it, with --broker HOST:PORT ({error})") from error
 
 
 def _print_topics(topics: list[TopicInfo], as_json: bool) -> None:
