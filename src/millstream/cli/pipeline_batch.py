@@ -13,7 +13,13 @@ from millstream.cli.common import json_option, metrics_option, print_json, store
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.cli.stopping import stop_on_signals
-from millstream.cli.stream_options import stream_options
+from millstream.cli.stream_options import (
+    NOT_WITH_STREAM,
+    ONLY_WITH_STREAM,
+    STREAM_OPTIONS,
+    refuse_given,
+    stream_options,
+)
 from millstream.core.amounts import size_text
 from millstream.core.collector import Collector
 from millstream.core.prometheus import write_prometheus
@@ -24,6 +30,10 @@ from millstream.settings import Settings
 if TYPE_CHECKING:
     from millstream.pipeline.jobs.batchsink import Trigger
     from millstream.pipeline.jobs.folder import JobRecord
+
+
+_OF_HISTORY = ("last_id", "flush", "hand_over")
+_OF_STREAM = (*STREAM_OPTIONS, "metrics_file")
 
 
 @click.command("batch")
@@ -51,11 +61,11 @@ def batch_command(settings: Settings, *, log: str, stream: bool, output: str | N
     """
     if stream and not output:
         raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
-    if output and not stream:
-        raise click.UsageError("--output goes with --stream; the job over history writes Parquet files")
-    if output:
+    if output and stream:
+        refuse_given(_OF_HISTORY, NOT_WITH_STREAM)
         _stream(settings, log, output, **given)
     else:
+        refuse_given(_OF_STREAM, ONLY_WITH_STREAM)
         _history(settings, log, **given)
 
 

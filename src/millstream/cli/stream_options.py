@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +29,26 @@ _OPTIONS = (
     ),
     click.option("--ticks/--no-ticks", default=True, show_default=True, help="With --stream: let quiet sources close."),
 )
+
+
+STREAM_OPTIONS = ("output", "available_now", "per_trigger", "shards", "ticks")
+"""The names of the parameters that :func:`stream_options` gives to a command."""
+
+ONLY_WITH_STREAM = "only with --stream; without it the command takes what is there, as a job over history"
+NOT_WITH_STREAM = "not with --stream, which takes all that comes; leave it out for a job over history"
+
+
+def refuse_given(names: Iterable[str], why: str) -> None:
+    """Raise ``click.UsageError`` where the command line has one of the options *names*; *why* ends the sentence."""
+    context = click.get_current_context()
+    given = {name for name in names if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
+    written = [
+        (each.secondary_opts if context.params[each.name] is False and each.secondary_opts else each.opts)[0]
+        for each in context.command.params
+        if each.name in given
+    ]
+    if written:
+        raise click.UsageError(f"{', '.join(written)} {why}")
 
 
 def stream_options(command: Command) -> Command:

@@ -1,0 +1,41 @@
+"""Options that a command would pass over are refused, before a Java machine is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.testing.commands import run_command
+
+STREAM = [["--shards", "8"], ["--per-trigger", "9"], ["--no-ticks"], ["--available-now"], ["--output", "out"]]
+HISTORY = [["--to", "5"], ["--flush"]]
+
+
+@pytest.mark.parametrize("command", ["batch", "anchor"])
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [(given, "only with --stream") for given in STREAM]
+    + [([*given, "--stream", "--output", "out"], "not with --stream") for given in HISTORY]
+    + [(["--stream"], "--stream needs --output LOG")],
+    ids=str,
+)
+def test_options_of_the_other_way_are_refused(command: str, options: list[str], why: str, tmp_path: Path) -> None:
+    answer = run_command("pipeline", command, "events", *options, "--data", str(tmp_path))
+    assert answer.code == 2
+    assert why in answer.err
+    assert options[0] in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "why"),
+    [
+        ("batch", ["--metrics", "m.prom"], "only with --stream"),
+        ("batch", ["--hand-over", "out", "--stream", "--output", "out"], "not with --stream"),
+        ("anchor", ["--every", "1m"], "only with --stream"),
+    ],
+)
+def test_so_are_those_that_one_command_has_alone(command: str, options: list[str], why: str, tmp_path: Path) -> None:
+    answer = run_command("pipeline", command, "events", *options, "--data", str(tmp_path))
+    assert (answer.code, why in answer.err, options[0] in answer.err) == (2, True, True)
