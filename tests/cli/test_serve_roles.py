@@ -17,11 +17,15 @@ from serving_nodes import Serving, open_node
 
 from millstream.anchoring import AnchorIndex, replay
 from millstream.cli.main import run
+from millstream.cli.serve_roles import Roles
 from millstream.core.canonical import canonical_json
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.message import Message
 from millstream.log import LogSpec
 from millstream.mill.working.tasks import QueueName
+from millstream.node import Node
+from millstream.settings import Settings
+from millstream.settings.serving import ServeSettings
 from millstream.testing.dids import Person
 from millstream.testing.mqtt import publish
 from millstream.testing.outboxes import connect_application, count, insert, make_outbox
@@ -138,7 +142,7 @@ def test_what_clients_send_to_a_topic_is_anchored_though_nothing_follows(
     sent, settings = [str(number) for number in range(20)], folder / "millstream.toml"
     settings.write_text(settings.read_text("utf-8").replace('max_delay = "100ms"', 'max_delay = "5s"'), "utf-8")
     with Serving(folder, broker=True) as node:
-        there = ["--endpoint", node.ready["broker"]]
+        there = ["--broker", node.ready["broker"]]
         assert run(["topic", "create", "weather", *there]) == 0
         assert run(["send", "weather", *sent, *there]) == 0
         with open_node(folder) as other:
@@ -149,12 +153,13 @@ def test_what_clients_send_to_a_topic_is_anchored_though_nothing_follows(
         node.drain()
 
 
-def test_a_log_that_is_to_be_batched_and_is_not_there_is_named_with_what_makes_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "millstream.toml").write_text('[serve.batching]\norders = "orders.batches"\n', "utf-8")
-    assert run(["serve", "--no-broker", "--data", str(tmp_path)]) == 3
-    assert "`millstream topic create orders`" in capsys.readouterr().err
+def test_a_log_that_is_to_be_batched_and_is_not_there_is_made_and_may_become_a_topic(tmp_path: Path) -> None:
+    settings = Settings(data=str(tmp_path), serve=ServeSettings(batching={"orders": "orders.batches"}))
+    failures: list[str] = []
+    with Node.open(settings, create=True) as node, Roles(node, lambda: failures.append("failed")):
+        assert list(node.store.logs()) == ["ledger", "orders", "orders.batches"]
+    assert run(["topic", "create", "orders", "--type", "FIFO", "--data", str(tmp_path)]) == 0
+    assert failures == []
 
 
 def test_a_log_that_two_roles_would_write_is_refused_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from millstream.cli.mill_producing import producing
 from millstream.cli.mill_work import run_pools, wake_others, watching
 from millstream.core.collector import Collector
 from millstream.core.errors import MillstreamError
-from millstream.log import Log, LogNotFoundError, LogSpec
+from millstream.log import LogSpec
 from millstream.mill.working.pools import queues_of
 
 if TYPE_CHECKING:
@@ -136,20 +136,12 @@ class Roles:
         if log in self._writers:
             return ticks_by_whoever_writes(self._writers[log])
         topic = ticks_by_whoever_writes(lambda: self._topic_writer(log))
-        return ticks_by_first_of(topic, ticks_between(self._source(log), self._node.clock))
-
-    def _source(self, log: str) -> Log:
-        try:
-            return self._node.store.log(LogSpec(log), create=False)
-        except LogNotFoundError as error:
-            raise LogNotFoundError(
-                f"serve.batching: there is no log {log!r} yet; make it with `millstream log create {log}`, or with "
-                f"`millstream topic create {log}` where it is to be a topic"
-            ) from error
+        return ticks_by_first_of(topic, ticks_between(self._node.store.log(LogSpec(log)), self._node.clock))
 
     def _batching(self, log: str, output: str) -> Callable[[], None]:
         """Batches *log* into *output* and anchors what came, until it is stopped; then anchors the rest."""
         node = self._node
+        node.store.log(LogSpec(log))  # made where it is absent: those who write to it may begin later
         service = node.batch_service(log, output, ticks=self._ticker(log))
         anchoring = Anchoring(node.anchor_feed(log, output), node.clock, self._settings.anchor_every)
         _log.info("batching %s into %s, and anchoring", log, output)
