@@ -5,6 +5,7 @@ A line may also be a whole message, as ``millstream log read --jsonl`` prints it
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
 
@@ -56,7 +57,9 @@ def read_events(file: BinaryIO, *, sized: bool = False) -> Iterator[tuple[int, E
         number += 1
         if len(line) > LONGEST_LINE:
             raise EventLineError(f"line {number}: longer than {LONGEST_LINE} bytes, so hardly one JSON object")
-        if line.isspace():
+        if number == 1:
+            line = line.removeprefix(BOM_UTF8)
+        if not line.strip():
             continue
         event = _decode(line, number, sized=sized)
         if event.source == TICK_SOURCE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -105,6 +106,7 @@ def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
         line = part = source.readline(LINE_BYTES)
         if not line:
             return
+        line = line.removeprefix(BOM_UTF8) if number == 1 else line
         while part and not part.endswith(b"\n"):
             part = source.readline(LINE_BYTES)
         if line.strip():

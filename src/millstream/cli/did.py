@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -217,7 +218,9 @@ def read_patches(source: BinaryIO | None) -> list[dict[str, Any]]:
     if source is None:
         return []
     try:
-        value = msgspec.json.decode(source.read(1_000_000), type=dict[str, Any] | list[dict[str, Any]])
+        value = msgspec.json.decode(
+            source.read(1_000_000).removeprefix(BOM_UTF8), type=dict[str, Any] | list[dict[str, Any]]
+        )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DidInputError(f"{source.name} holds no patch: {error}") from error
     return value if isinstance(value, list) else [value]
@@ -229,7 +232,7 @@ def read_operations(source: BinaryIO | None, suffix: str, profile: Profile) -> l
 
     if source is None:
         return []
-    lines = enumerate(source.read(MAX_OPERATIONS_BYTES).splitlines(), start=1)
+    lines = enumerate(source.read(MAX_OPERATIONS_BYTES).removeprefix(BOM_UTF8).splitlines(), start=1)
     parsed = [(number, parse(line, profile, f"{source.name}:{number}")) for number, line in lines if line.strip()]
     return [Anchored(number, 0, operation) for number, operation in parsed if operation.suffix == suffix]
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -66,7 +67,8 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
     Prints "FIRST LAST", the ids, each time a run of lines is durable. What is there to be read is stored together;
     a line that comes alone is stored at once. The log is made where it does not exist. Without --jsonl every line is a
     message, an empty one too; with it, empty lines are passed over, and times are microseconds since the epoch or
-    ISO 8601 with a zone, such as "2013-01-31T12:00:00.25Z".
+    ISO 8601 with a zone, such as "2013-01-31T12:00:00.25Z". Ends of lines are not stored: `log read` prints one after
+    each message, also after the last one of a file that had none there.
     """
     with open_store(settings.log_url) as store, store.log(LogSpec(name)).writer() as writer:
         for file in files or (Path("-"),):
@@ -80,7 +82,7 @@ def append(settings: Settings, name: str, files: tuple[Path, ...], jsonl: bool) 
 @click.option("--jsonl", is_flag=True, help="Whole messages as JSON lines, not the bodies alone.")
 @store_options
 def read(settings: Settings, name: str, first_id: int | None, count: int | None, jsonl: bool) -> None:
-    """Print the messages of the log NAME in order: their bodies, one a line.
+    """Print the messages of the log NAME in order: their bodies, one a line, each with an end of line behind it.
 
     Ids that were trimmed are told on standard error.
     """
@@ -270,6 +272,8 @@ def _append_file(writer: Writer, file: Path, jsonl: bool) -> None:
 
 def _append_json(writer: Writer, lines: list[bytes], file: Path, number: int) -> None:
     messages: list[Message] = []
+    if number == 1:
+        lines = [lines[0].removeprefix(BOM_UTF8), *lines[1:]]
     try:
         for line in lines:
             if line.strip():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(iter(lambda: file.readline(MAX_ROW_BYTES + 1), b""), 1):
             if len(line) > MAX_ROW_BYTES:
                 raise UserFileError(f"{path}: line {number} is longer than {MAX_ROW_BYTES} bytes")
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line  # noqa: PLW2901
             if line.strip():
                 try:
                     yield number, msgspec.json.decode(line)

@@ -12,6 +12,7 @@ GET         ``/healthz``, ``/openapi.json``              liveness; the descripti
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -69,7 +70,7 @@ class _Faces:
         raise HTTPException(405, "operations are posted", {"Allow": "POST"})
 
     async def submit_bulk(self, request: Request) -> Response:
-        lines = (await read_body(request, BULK_BYTES)).splitlines()
+        lines = (await read_body(request, BULK_BYTES)).removeprefix(BOM_UTF8).splitlines()
         if len(lines) > BULK_LINES:
             raise RequestError("too_many", f"a bulk request has at most {BULK_LINES:,} lines, not {len(lines):,}")
         outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)

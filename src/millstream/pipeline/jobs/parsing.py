@@ -7,6 +7,7 @@ import gzip
 import io
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, TextIO, TypeAlias, cast
@@ -161,6 +162,7 @@ def _lines(split: Split) -> Iterator[Row]:
             line, length = _read_line(file)
             if not length:
                 return
+            line = line if place else line.removeprefix(BOM_UTF8)
             if line.strip():
                 yield Row(f"byte {place}", line.rstrip(b"\r\n"))
             place += length
