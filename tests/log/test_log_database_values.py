@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.log import LogSpec, open_store
+from millstream.log import Log, LogSpec, open_store
+from millstream.log.database.driver import Connection
 from millstream.log.mysql import parse_place
 from millstream.log.mysql.driver import choose_driver
 from millstream.log.mysql.statements import sql
@@ -40,6 +41,19 @@ def small_statements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     url = request.getfixturevalue("database")
     request.getfixturevalue("set_packet")(1 << 20)
     return url
+
+
+@pytest.mark.parametrize("column", ["min_event_time", "max_event_time", "min_received_at", "max_received_at", "epoch"])
+def test_an_index_that_is_not_what_the_blocks_say_is_found(log: Log, connection: Connection, column: str) -> None:
+    assert log.verify().ok
+    ((table,),) = connection.rows("SELECT blocks FROM millstream_logs WHERE name = ?", "weather")
+    connection.execute(f"UPDATE {_text(table)} SET {column} = {column} + 8 WHERE first_id = 21")
+    (problem,) = log.verify().problems
+    assert f"of the block of ids 21 to 30: {column} " in problem
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from millstream.log import (
 )
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.sqlite_statements import READ_BLOCKS
+from millstream.testing.commands import run_command
 
 SPEC = LogSpec("weather", block_messages=10)
 
@@ -70,6 +71,30 @@ def test_a_flipped_bit_in_the_middle_is_never_skipped(log: Log, path: Path, posi
     assert seen == list(range(1, 21)), "what lies before the damage is given"
     assert (caught.value.log, caught.value.first_id) == ("weather", 21)
     assert [m.id for batch in log.read(31) for m in batch] == list(range(31, 51)), "what lies after it can be read"
+
+
+@pytest.mark.parametrize("column", ["min_event_time", "max_event_time", "min_received_at", "max_received_at"])
+@pytest.mark.parametrize("bit", [0, 21, 62])
+def test_a_flipped_bit_of_the_index_is_found_and_a_copy_has_a_right_one(
+    log: Log, path: Path, tmp_path: Path, column: str, bit: int
+) -> None:
+    ((value,),) = execute(path, f"SELECT {column} FROM blocks_1 WHERE first_id = 21")
+    execute(path, f"UPDATE blocks_1 SET {column} = ? WHERE first_id = 21", int(value) ^ 1 << bit)
+    (problem,) = log.verify().problems
+    assert problem.startswith("the index of the store has of the block of ids 21 to 30: ")
+    assert f"{column} {int(value) ^ 1 << bit} where the block has {value}" in problem
+    copied = run_command("log", "copy", f"sqlite:///{path}", f"sqlite:///{tmp_path / 'copy.db'}", "weather")
+    assert copied.code == 0
+    with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as store:
+        assert store.log(SPEC, create=False).verify().ok
+
+
+@pytest.mark.parametrize("column", ["first_id", "last_id", "epoch", "bytes"])
+@pytest.mark.parametrize("bit", [0, 3, 40])
+def test_a_flipped_bit_of_what_a_block_is_filed_under_is_found(log: Log, path: Path, column: str, bit: int) -> None:
+    ((value,),) = execute(path, f"SELECT {column} FROM blocks_1 WHERE first_id = 21")
+    execute(path, f"UPDATE blocks_1 SET {column} = ? WHERE first_id = 21", int(value) ^ 1 << bit)
+    assert not log.verify().ok
 
 
 def test_verify_lists_all_damage_at_once(log: Log, path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.log.block import EncodedBlock
-from millstream.log.ids import BlockRange
+from millstream.log.ids import BlockRange, IndexEntry
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -142,6 +142,10 @@ class Backend(Protocol):
 
     def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
         """The ids and sizes of the blocks that hold *first_id* to *last_id*, without reading the blocks."""
+        ...
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        """What is kept beside the blocks that hold *first_id* to *last_id*; empty where nothing is."""
         ...
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:

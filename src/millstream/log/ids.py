@@ -29,3 +29,19 @@ class BlockRange(msgspec.Struct, frozen=True, gc=False):
     first_id: int
     last_id: int
     bytes: int
+
+
+class IndexEntry(msgspec.Struct, frozen=True, gc=False):
+    """What a store keeps of a block beside it, by which it finds blocks and adds them up. Times are microseconds.
+
+    ``epoch`` is None where the store does not keep it there.
+    """
+
+    first_id: int
+    last_id: int
+    bytes: int
+    min_event_time: int
+    max_event_time: int
+    min_received_at: int
+    max_received_at: int
+    epoch: int | None = None

@@ -12,7 +12,7 @@ from millstream.core.clock import MICROSECONDS, Clock
 from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
 from millstream.log.block import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError
-from millstream.log.ids import BlockRange
+from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 
 
@@ -95,6 +95,10 @@ class MemoryBackend:
             BlockRange(block.header.first_id, block.header.last_id, len(block.data))
             for block in self._blocks(log, first_id, last_id)
         ]
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:  # noqa: ARG002
+        self._log(log)
+        return ()
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         heads = ((block.header, len(block.data)) for block in self._log(log).since(first_id))

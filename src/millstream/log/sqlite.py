@@ -34,7 +34,7 @@ from millstream.log.errors import (
     StorageFullError,
     StorageReadOnlyError,
 )
-from millstream.log.ids import BlockRange
+from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 
 _WAIT = 60.0  # seconds for which a statement waits for another process's transaction
@@ -156,6 +156,11 @@ class SqliteBackend:
         with self._reading() as db:
             rows = db.execute(sql.BLOCK_RANGES.format(self._number(db, log)), (*[first_id] * 3, last_id))
             return [BlockRange(*row) for row in rows]
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        with self._reading() as db:
+            rows = db.execute(sql.BLOCK_INDEX.format(self._number(db, log)), (*[first_id] * 3, last_id))
+            return [IndexEntry(*row) for row in rows]
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         with self._reading() as db:

@@ -6,9 +6,9 @@ import msgspec
 import pyarrow as pa
 
 from millstream.log.backend import Backend, Head, StoredBlock
-from millstream.log.block import BlockError
+from millstream.log.block import BlockError, read_header
 from millstream.log.errors import CorruptBlockError
-from millstream.log.ids import IdRange
+from millstream.log.ids import IdRange, IndexEntry
 from millstream.log.scan import FETCH_BYTES, open_block
 from millstream.log.tiering.backend import TieredBackend
 from millstream.log.tiering.checking import check_objects
@@ -82,10 +82,12 @@ def _verify_blocks(backend: Backend, log: str, ids: IdRange, low: int, tally: _T
     tally.problems += backend.check(log)
     while expected <= end and len(tally.problems) < MAX_PROBLEMS:
         stored = backend.read(log, expected, end, max_bytes=FETCH_BYTES)
+        index = backend.index(log, stored[0].first_id, stored[-1].last_id) if stored else ()
+        entries = {entry.first_id: entry for entry in index}
         for found in stored:
             if found.first_id > expected:
                 tally.problems.append(f"ids {expected} to {found.first_id - 1} are missing")
-            problem = _problem(log, found)
+            problem = _problem(log, found) or _index_problem(found, entries.get(found.first_id))
             if problem:
                 tally.problems.append(problem)
             messages = 0 if problem else found.last_id - max(found.first_id, low) + 1
@@ -96,6 +98,22 @@ def _verify_blocks(backend: Backend, log: str, ids: IdRange, low: int, tally: _T
             break
     if expected > end + 1:
         tally.problems.append(f"the writer pointer is {end}, but the last block ends at {expected - 1}")
+
+
+def _index_problem(stored: StoredBlock, entry: IndexEntry | None) -> str | None:
+    """What the store keeps beside a whole block and is not what the block says of itself; None where all is."""
+    if entry is None:
+        return None
+    head = read_header(stored.data)
+    said = {**msgspec.structs.asdict(head), "last_id": head.last_id, "bytes": len(stored.data)}
+    kept = {name: value for name, value in msgspec.structs.asdict(entry).items() if value is not None}
+    wrong = [f"{name} {value} where the block has {said[name]}" for name, value in kept.items() if value != said[name]]
+    if not wrong:
+        return None
+    return (
+        f"the index of the store has of the block of ids {stored.first_id} to {stored.last_id}: {', '.join(wrong)}. "
+        "Seeks by time and figures may be wrong; the messages are whole, and `millstream log copy` makes a right index"
+    )
 
 
 def _problem(log: str, stored: StoredBlock) -> str | None:

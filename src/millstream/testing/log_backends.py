@@ -11,7 +11,9 @@ Inherit the class in a test module and give it the fixture it asks for::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
+import msgspec
 import pytest
 
 from millstream.core.message import Message
@@ -23,6 +25,7 @@ from millstream.log import (
 from millstream.log.backend import Backend, Commit, State, Statistics, producer_key
 from millstream.log.block import EncodedBlock, Origin, encode_block
 from millstream.log.columns import from_messages
+from millstream.log.ids import IndexEntry
 from millstream.log.marks import MARKS, Marks, encode_marks
 
 NAME = "weather"
@@ -36,6 +39,9 @@ def block(first_id: int, bodies: Sequence[bytes], *, time: int = 1_000, epoch: i
 
 class BackendConformance:
     """What a :class:`~millstream.log.backend.Backend` must do. Needs the fixture ``open_backend``."""
+
+    keeps_index: ClassVar[bool] = True
+    """Whether it keeps something beside the blocks to find them by."""
 
     @pytest.fixture
     def open_backend(self) -> Callable[[], Backend]:
@@ -111,6 +117,24 @@ class BackendConformance:
         size = len(block(1, [b"a", b"b", b"c"]).data)
         assert len(backend.read(NAME, 1, 9, max_bytes=1)) == 1
         assert len(backend.read(NAME, 1, 9, max_bytes=2 * size)) == 2
+
+    def test_what_is_kept_beside_blocks_is_what_they_say(self, backend: Backend) -> None:
+        blocks = [block(1, [b"a", b"b"], time=9), block(3, [b"c"], time=4), block(4, [b"d"] * 6, time=-3)]
+        backend.commit(NAME, Commit(1, 0, 9, 5, blocks))
+        heads = [(made.header, len(made.data)) for made in blocks]
+        said = [
+            IndexEntry(
+                head.first_id, head.last_id, size, head.min_event_time, head.max_event_time, head.min_received_at,
+                head.max_received_at, head.epoch,
+            )
+            for head, size in heads
+        ]  # fmt: skip
+        for first_id, last_id, expected in ((1, 9, said), (2, 3, said[:2]), (5, 5, said[2:]), (10, 20, [])):
+            found = backend.index(NAME, first_id, last_id)
+            kept = [msgspec.structs.replace(entry, epoch=entry.epoch or 1) for entry in found]
+            assert kept == (expected if self.keeps_index else [])
+        with pytest.raises(LogNotFoundError):
+            backend.index("none", 1, 2)
 
     def test_statistics_add_up_the_blocks(self, backend: Backend) -> None:
         blocks = [block(1, [b"a", b"b"], time=9), block(3, [b"c"], time=4)]

@@ -20,7 +20,7 @@ from millstream.log.database.place import PlaceT
 from millstream.log.database.pool import PATIENCE, Lent, Pool
 from millstream.log.database.statements import VERSION, Statements
 from millstream.log.errors import FencedError, LogNotFoundError, StorageError
-from millstream.log.ids import BlockRange
+from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 
 _RANGES_AT_ONCE = 4096  # blocks that one call of read() may return at most
@@ -132,6 +132,10 @@ class DatabaseBackend(abc.ABC, Generic[PlaceT]):
 
     def ranges(self, log: str, first_id: int, last_id: int) -> Sequence[BlockRange]:
         return self._ranges(log, first_id, last_id, _EVERYTHING)
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        statement = self.sql.BLOCK_INDEX.format(self._table(log))
+        return [IndexEntry(*map(int, row)) for row in self._rows(statement, first_id, first_id, first_id, last_id)]
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         statement = self.sql.FIRST_BLOCK_SINCE.format(self._table(log))

@@ -53,6 +53,9 @@ class Statements:
     BLOCK_RANGES: ClassVar[str]
     """First id, last id and bytes of the blocks from an id (given three times) to another, so many at most."""
 
+    BLOCK_INDEX: ClassVar[str]
+    """What :class:`~millstream.log.ids.IndexEntry` has of the blocks from an id (given three times) to another."""
+
     READ_BLOCKS: ClassVar[str]
     """First id, last id and data of the blocks whose first ids lie between two."""
 

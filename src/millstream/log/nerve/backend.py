@@ -12,7 +12,7 @@ from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock
 from millstream.log.database.driver import Connection, Driver, ServerError, Value
 from millstream.log.database.pool import PATIENCE, Lent
 from millstream.log.errors import DamagedLogError, LogInputError, WriterBusyError
-from millstream.log.ids import BlockRange, IdRange
+from millstream.log.ids import BlockRange, IdRange, IndexEntry
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.mysql.failures import DUPLICATE
 from millstream.log.mysql.place import Place
@@ -153,6 +153,10 @@ class NerveBackend:
         starts = range(first, last + 1, MOST_IDS)
         ends = [min(start + MOST_IDS - 1, last) for start in starts]
         return [BlockRange(start, end, (end - start + 1) * row_bytes) for start, end in zip(starts, ends, strict=True)]
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:  # noqa: ARG002
+        self._queue(log)
+        return ()
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         raise LogInputError(

@@ -20,7 +20,7 @@ from millstream.log.errors import (
     StorageError,
     StorageReadOnlyError,
 )
-from millstream.log.ids import BlockRange
+from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.segments.files import FileLock, translated
 from millstream.log.segments.format import SEGMENT_HEAD
@@ -145,6 +145,11 @@ class SegmentsBackend:
         found = self._log(log)
         with translated(self._folder):
             return found.stream.ranges(first_id, last_id)
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        found = self._log(log)
+        with translated(self._folder):
+            return found.stream.index(first_id, last_id)
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         found = self._log(log)

@@ -16,11 +16,12 @@ from millstream.log.backend import Commit, State, Statistics, StoredBlock, oldes
 from millstream.log.block import name_hash
 from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyError
 from millstream.log.holder import boot_id
-from millstream.log.ids import BlockRange
+from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.segments import index
 from millstream.log.segments.files import read_at, sync, write_all
 from millstream.log.segments.format import (
     END_SIZE,
+    ENTRY,
     End,
     FormatError,
     decode_commit,
@@ -39,6 +40,7 @@ SEGMENT_BLOCKS = 65_536
 
 _COPIED = 4 << 20
 _EVERYTHING = 2**63 - 1
+_INDEX_FIELDS = [field for field in IndexEntry.__struct_fields__ if field in (ENTRY.names or ())]
 
 
 class SegmentStream:
@@ -179,6 +181,14 @@ class SegmentStream:
             BlockRange(*row)
             for _, entries in self._select(first_id, last_id)
             for row in entries[["first_id", "last_id", "bytes"]].tolist()
+        ]
+
+    def index(self, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        """As :meth:`millstream.log.backend.Backend.index`."""
+        return [
+            IndexEntry(*row)
+            for _, entries in self._select(first_id, last_id)
+            for row in entries[_INDEX_FIELDS].tolist()
         ]
 
     def first_block_since(self, time: int, first_id: int = 1) -> BlockRange | None:

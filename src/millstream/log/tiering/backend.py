@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from millstream.log.backend import Backend, Commit, Head, State, Statistics, StoredBlock
-from millstream.log.ids import BlockRange
+from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.segments.index import add_up
 from millstream.log.tiering.manifest import read_tiering
 from millstream.log.tiering.objects import OpenObjects, TierObjects
@@ -84,6 +84,9 @@ class TieredBackend:
             return self.hot.ranges(log, first_id, last_id)
         sealed = tier.ranges(first_id, last_id)
         return [*sealed, *self.hot.ranges(log, max(first_id, tier.last_id + 1), last_id)]
+
+    def index(self, log: str, first_id: int, last_id: int) -> Sequence[IndexEntry]:
+        return self.hot.index(log, first_id, last_id)
 
     def first_block_since(self, log: str, time: int, first_id: int = 1) -> BlockRange | None:
         tier = self.tier(log, since=first_id)
