@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.batching import BatchConfig, Batcher, ConfigError, Event
+from millstream.batching import BatchConfig, Batcher, ConfigError, Event, Override, Rulebook
 from millstream.batching.explain import BatchStory, RejectStory, explain
 from millstream.cli.batch import batch
-from millstream.testing.batching import plain_batches, spelled
+from millstream.testing.batching import spelled
 
 UC3 = "a:110@120 b:120@130 c:130@140 a:140@150 a:155@170"
 
@@ -59,41 +59,109 @@ def test_refusals_are_told_with_what_would_have_kept_the_record():
 events = st.lists(
     st.tuples(st.sampled_from("pq"), st.sampled_from("abc"), st.integers(0, 60), st.integers(-20, 40)), max_size=25
 ).map(lambda rows: [Event(n, s, key, t, t + delay) for n, (s, key, t, delay) in enumerate(rows)])
-configs = st.builds(
+plain = st.builds(
     BatchConfig,
     st.integers(0, 30),
     st.integers(0, 20),
     conflict_cut=st.sampled_from(["at_event", "midpoint"]),
     max_count=st.none() | st.integers(1, 4),
 )
+late = st.builds(
+    lambda config, policy, grace: msgspec.structs.replace(config, late=policy, grace=config.window + grace),
+    plain,
+    st.sampled_from(["side", "amend"]),
+    st.integers(0, 15),
+)
+configs = plain | late
+rulebooks = st.builds(
+    lambda default, other, place: Rulebook(default, (Override(other, **place),) if other else ()),
+    configs,
+    st.none() | configs,
+    st.sampled_from([{"source": "p"}, {"key": "a"}, {"source": "q", "key": "b"}]),
+)
 
 
-@settings(max_examples=200, deadline=None)
-@given(events, configs)
-def test_the_stories_are_those_of_the_batches_and_name_true_causes(records, config):
-    told, known = list(explain(records, config)), {event.id: event for event in records}
-    batches, rejects = plain_batches(records, config)
+def run(records, rules):
+    """What ``millstream batch`` makes of *records*: batches, and refusals by id."""
+    batcher = Batcher.of(rules)
+    outcomes = [batcher.receive_many(records)]
+    if records:
+        outcomes.append(batcher.advance(max(record.received_at for record in records)))
+    outcomes.append(batcher.flush())
+    batches = [batch for outcome in outcomes for batch in outcome.batches]
+    return batches, {reject.rejected: reject.reason for outcome in outcomes for reject in outcome.rejects}
+
+
+@settings(max_examples=300, deadline=None)
+@given(events, rulebooks)
+def test_the_stories_are_those_of_the_batches_and_name_true_causes(records, rules):
+    told, known = list(explain(records, rules)), {event.id: event for event in records}
+    batches, rejects = run(records, rules)
     mine = [story for story in told if isinstance(story, BatchStory)]
-    assert [(s.batch, s.ended) for s in mine] == [(b.batch, b.cut) for b in batches]
-    assert [(s.rejected, s.reason) for s in told[len(mine) :]] == [(r.rejected, r.reason) for r in rejects]
+    said = [(s.batch, s.ended, s.kind, s.amends) for s in mine]
+    assert sorted(said) == sorted((b.batch, b.cut, b.kind, b.amends) for b in batches)
+    assert {s.rejected: s.reason for s in told[len(mine) :]} == rejects
     for story in mine:
         if story.ended == "conflict":
             assert known[story.by].key == known[story.repeats].key
             assert story.repeats in story.events
-            assert known[story.by].event_time <= story.start + config.window
+        if story.by is not None:
+            assert known[story.by].source == story.source
+            assert story.by not in story.events
 
 
-@settings(max_examples=200, deadline=None)
-@given(events, configs)
-def test_the_delay_that_is_named_keeps_a_late_record_and_one_less_does_not(records, config):
-    for story in explain(records, config):
-        if isinstance(story, RejectStory) and story.reason in ("late", "future"):
-            (record,) = [event for event in records if event.id == story.rejected]
-            rule = "max_delay" if story.reason == "late" else "leap"
-            enough = getattr(story, rule)
-            for value, refused in ((enough, 0), (enough - 1, 1)):
-                batcher = Batcher.of(msgspec.structs.replace(config, **{rule: value}))
-                assert len(batcher.receive(record).rejects) == refused
+@settings(max_examples=300, deadline=None)
+@given(events, rulebooks)
+def test_what_would_have_kept_a_record_keeps_it_and_one_less_does_not(records, rules):
+    choose = rules.chooser()
+    for story in explain(records, rules):
+        if not isinstance(story, RejectStory) or story.reason not in ("late", "future"):
+            continue
+        (record,) = [event for event in records if event.id == story.rejected]
+        config = choose(record.source, record.key)
+        rule = "leap" if story.reason == "future" else "max_delay" if config.policy == "reject" else "grace"
+        value = getattr(story, rule)
+        assert (value is None) == (story.copy_of is not None)
+        least = {"leap": -1, "max_delay": 1, "grace": 1}[rule] * (record.received_at - record.event_time)
+        least -= config.max_delay if rule == "grace" else 0
+        mine = [event for event in records if choose(event.source, event.key) == config]
+        refused = [run(mine, msgspec.structs.replace(config, **{rule: limit}))[1] for limit in (least - 1, least)]
+        assert record.id in refused[0]
+        if value is not None:
+            assert value == least
+            assert record.id not in refused[1]
+            if rule == "max_delay" and config.leap == config.max_delay:  # it follows where nobody says otherwise
+                assert record.id not in run(mine, msgspec.structs.replace(config, max_delay=least, leap=least))[1]
+
+
+def test_a_late_copy_would_not_have_been_kept_by_any_delay():
+    told = {s.rejected: s for s in stories("a:10@12#0 a:10@60#0 b:10@60") if isinstance(s, RejectStory)}
+    assert (told[2].max_delay, told[2].copy_of) == (None, 1)
+    assert "max_delay 50 would not have kept it: record 1 has the same key and time" in told[2].why
+    assert (told[3].max_delay, told[3].copy_of) == (50, None)
+
+
+def test_a_batch_that_the_clock_closed_is_told_with_the_reason_that_batch_gives():
+    first, second = stories("a:0@0 b:400@400")
+    assert (first.ended, second.ended) == ("window", "flush")
+    records = [Event(1, "p", "a", 0, 0), Event(2, "q", "c", 400, 400)]
+    alone, other = explain(records, BatchConfig(50, 20))
+    assert (alone.ended, alone.by, other.ended) == ("window", None, "flush")
+    assert "the window is 50, and from 71 on nothing that belongs to it could come" in alone.why
+
+
+def test_late_policies_and_overrides_are_told():
+    side = stories("a:0@0 b:1@40 c:2@90", late="side", grace=60)
+    assert [(s.kind, s.events) for s in side[:2]] == [("batch", (1,)), ("side", (2,))]
+    assert side[1].why.startswith("Of late records alone. ")
+    assert (side[2].reason, side[2].grace) == ("late", 68)
+    assert "max_delay is 20 and grace 60; grace 68 would have kept it" in side[2].why
+    amend = stories("a:0@0 b:1@40", late="amend", grace=60)
+    assert [(s.kind, s.events) for s in amend] == [("batch", (1,)), ("amendment", (1, 2))]
+    assert amend[1].amends == (amend[0].batch,)
+    rules = Rulebook(BatchConfig(50, 20), (Override(BatchConfig(50, 5), key="b"),))
+    (late,) = [s for s in explain(spelled("a:0@10 b:0@10"), rules) if isinstance(s, RejectStory)]
+    assert "max_delay is 5; max_delay 10 would have kept it" in late.why
 
 
 def test_ids_that_name_two_records_and_other_modes_are_refused():
@@ -101,6 +169,33 @@ def test_ids_that_name_two_records_and_other_modes_are_refused():
         list(explain([Event(1, "", "a", 1, 1)] * 2, BatchConfig(5, 5)))
     with pytest.raises(ConfigError, match="order-free"):
         list(explain([], BatchConfig(5, 5, mode="faithful")))
+
+
+MESSAGES = b"""
+{"id":1,"key":"a","source":"p","event_time":1357016400000000,"received_at":1357016400500000,"body":""}
+{"id":2,"key":"b","source":"p","event_time":1357016400000000,"received_at":1357016431000000,"body":""}
+"""
+
+
+def test_messages_are_told_with_dates_and_durations():
+    command = ["explain", "--window", "1000000", "--max-delay", "2000000"]
+    result = CliRunner().invoke(batch, command, input=MESSAGES.lstrip(), catch_exceptions=False)
+    kept, refused = map(json.loads, result.stdout.splitlines())
+    assert kept["why"].startswith("Began at 2013-01-01T05:00:00Z: it holds the first record of its source.")
+    assert refused["why"] == "It took 31s from event to receipt, max_delay is 2s; max_delay 31s would have kept it."
+    assert refused["max_delay"] == 31_000_000
+
+
+def test_the_command_takes_the_rules_that_batch_takes(tmp_path):
+    (tmp_path / "others.toml").write_text('[[override]]\nkey = "b"\nmax_delay = 40000000\n')
+    command = ["--window", "1000000", "--max-delay", "2000000", "--overrides", str(tmp_path / "others.toml")]
+    policy = ["--late", "side", "--grace", "60000000"]
+    for options in (command, [*command[:4], *policy]):
+        explained = CliRunner().invoke(batch, ["explain", *options], input=MESSAGES.lstrip(), catch_exceptions=False)
+        batched = CliRunner().invoke(batch, options, input=MESSAGES.lstrip(), catch_exceptions=False)
+        told = [json.loads(line)["batch"] for line in explained.stdout.splitlines()]
+        assert sorted(told) == sorted(json.loads(line)["batch"] for line in batched.stdout.splitlines())
+        assert len(told) == 2
 
 
 def test_the_command_prints_the_stories_as_lines():

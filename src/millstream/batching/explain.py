@@ -1,8 +1,14 @@
-"""Why each batch began and ended, and why each record that is in none was refused: for people."""
+"""Why each batch began and ended, and why each record that is in none was refused: for people.
+
+Nothing is told of a batch or a refusal that did not come out of the batcher itself, and what "would have kept" a record
+is what keeps it when the batcher runs with that value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import msgspec
@@ -10,14 +16,16 @@ import msgspec
 from millstream.batching.batcher import Batcher
 from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ConfigError
-from millstream.batching.event import Cut, Event, EventBatch, Reason, Reject
+from millstream.batching.event import Cut, Event, EventBatch, Kind, Outcome, Reason, Reject
+from millstream.batching.rulebook import Rulebook
+from millstream.core.amounts import format_duration
 
 
 class BatchStory(msgspec.Struct, frozen=True, omit_defaults=True):
     """One batch: what its beginning and its end are due to, in words (``why``) and by record id.
 
     ``began`` is ``first`` or the reason for which the batch before it ended; ``by`` the record that ended this one and
-    ``repeats`` its member with the same key.
+    ``repeats`` its member with the same key. ``kind`` and ``amends`` are those of the batch.
     """
 
     batch: str
@@ -30,13 +38,15 @@ class BatchStory(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str
     by: int | None = None
     repeats: int | None = None
+    kind: Kind = "batch"
+    amends: tuple[str, ...] = ()
 
 
 class RejectStory(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record that is in no batch: the rule that refused it, and what would have kept it, if anything.
 
-    ``max_delay`` or ``leap`` is the least value of that rule under which the record would have been taken; ``copy_of``
-    the record that is in a batch in its place.
+    ``max_delay``, ``leap`` or ``grace`` is the least value of that rule with which the record would be in a batch;
+    ``copy_of`` the record that is in a batch in its place, or would be with that rule.
     """
 
     rejected: int
@@ -44,52 +54,197 @@ class RejectStory(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str
     max_delay: int | None = None
     leap: int | None = None
+    grace: int | None = None
     copy_of: int | None = None
 
 
-def explain(events: Sequence[Event], config: BatchConfig) -> Iterator[BatchStory | RejectStory]:
+class Wording(msgspec.Struct, frozen=True):
+    """How ``moment`` and ``span``, points and lengths of time in the stream's ticks, are written in a sentence."""
+
+    moment: Callable[[int], str] = str
+    span: Callable[[int], str] = str
+
+
+NUMBERS = Wording()
+"""Bare numbers of a unit that only the caller knows."""
+
+
+def _moment(microseconds: int) -> str:
+    try:
+        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return f"{microseconds} us"
+    return time.isoformat().replace("+00:00", "Z")
+
+
+MICROSECONDS = Wording(_moment, lambda span: f"-{format_duration(-span)}" if span < 0 else format_duration(span))
+"""Times of messages: microseconds since the epoch."""
+
+
+def explain(
+    events: Sequence[Event], rules: BatchConfig | Rulebook, wording: Wording = NUMBERS
+) -> Iterator[BatchStory | RejectStory]:
     """Batch *events* (ids must differ) and tell the story of each batch by source and start, then of each reject.
 
-    Raises :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful`` and for late policies: what they
-    do depends on more than the rules told of here.
+    The clock goes as far as the last receipt, as ``millstream batch`` lets it, and then the stream ends. Raises
+    :class:`~millstream.batching.errors.ConfigError` for the mode ``faithful``, which is told by no rule of its own.
     """
-    if config.mode != "order-free" or config.policy != "reject":
-        raise ConfigError("only the mode order-free with the late policy reject is explained")
-    known = {event.id: event for event in events}
-    if len(known) < len(events):
+    rules = Rulebook(rules) if isinstance(rules, BatchConfig) else rules
+    if rules.default.mode != "order-free":
+        raise ConfigError("only the mode order-free is explained")
+    if len({event.id for event in events}) < len(events):
         raise ConfigError("two events have the same id, so that none can be told from the other: number them")
+    choose, groups = rules.chooser(), defaultdict[BatchConfig, list[Event]](list)
+    for event in events:
+        groups[choose(event.source, event.key)].append(event)
+    clock = max((event.received_at for event in events), default=0)
+    told = [_Group(config, mine, clock, wording) for config, mine in groups.items()]
+    batches = (story for group in told for story in group.batches())
+    yield from sorted(batches, key=lambda story: (story.source, story.start, story.end, story.kind))
+    rejects = (story for group in told for story in group.rejects())
+    yield from sorted(rejects, key=lambda story: story.rejected)
+
+
+class _Group:
+    """The *events* that are under the rules *config*, batched up to *clock*."""
+
+    def __init__(self, config: BatchConfig, events: Sequence[Event], clock: int, wording: Wording) -> None:
+        self._config, self._events, self._clock, self._wording = config, events, clock, wording
+        self._known = {event.id: event for event in events}
+        self._outcome = _run(events, config, clock)
+
+    def batches(self) -> Iterator[BatchStory]:
+        """The stories of all batches, in no order."""
+        for kind in ("batch", "side", "amendment"):
+            mine = [batch for batch in self._outcome.batches if batch.kind == kind]
+            if not mine:
+                continue
+            # What an amendment is cut off from is what batches finally are, most of which came out so at once.
+            line = _run(self._events, self._config.patient, self._clock).batches if kind == "amendment" else mine
+            wanted = {batch.events: batch for batch in mine}
+            yield from self._tell_line(sorted(line, key=_place), wanted)
+
+    def rejects(self) -> Iterator[RejectStory]:
+        """The stories of all rejects, in no order."""
+        kept = {self._copies_key(self._known[number]): number for number in _members(self._outcome)}
+        copies = defaultdict[tuple[str, str, int], list[Event]](list)
+        for event in self._events:
+            copies[event.source, event.key, event.event_time].append(event)
+        for reject in self._outcome.rejects:
+            event = self._known[reject.rejected]
+            if reject.reason in ("late", "future"):
+                yield self._tell_out_of_time(reject, event, copies[event.source, event.key, event.event_time])
+            else:
+                yield _tell_copy(reject, kept[self._copies_key(event)])
+
+    def _copies_key(self, event: Event) -> tuple[str, str, int, bool]:
+        """What one of the records in batches can have at most: a late one beside another where they are kept apart."""
+        late = self._config.policy == "side" and event.received_at - event.event_time > self._config.max_delay
+        return event.source, event.key, event.event_time, late
+
+    def _tell_line(
+        self, line: Sequence[EventBatch], wanted: Mapping[tuple[int, ...], EventBatch]
+    ) -> Iterator[BatchStory]:
+        """The stories of those of *line*, batches that follow one another, that came out, by their members."""
+        began, source = "first", None
+        for position, batch in enumerate(line):
+            if batch.source != source:
+                began, source = "first", batch.source
+            if batch.events in wanted:
+                yield self._tell_batch(wanted[batch.events], began, self._followers(line, position))
+            began = batch.cut
+
+    def _tell_batch(self, batch: EventBatch, began: str, followers: Iterator[Event]) -> BatchStory:
+        by, repeats, why = self._ending(batch, followers)
+        at = self._wording.moment
+        text = f"Began at {at(batch.start)}: {_BEGINNINGS[began]}. Ended at {at(batch.end)}: {why}."
+        if batch.kind == "side":
+            text = f"Of late records alone. {text}"
+        if batch.kind == "amendment":
+            text = f"Late records changed what had come out. {text}"
+        return BatchStory(
+            batch.batch, batch.source, batch.start, batch.end, batch.events, began, batch.cut, text,
+            by, repeats, batch.kind, batch.amends,
+        )  # fmt: skip
+
+    def _followers(self, line: Sequence[EventBatch], position: int) -> Iterator[Event]:
+        """The records of the same source after the batch at *position* of *line*, in order."""
+        for batch in islice(line, position + 1, None):
+            if batch.source != line[position].source:
+                return
+            for number in batch.events:
+                yield self._known[number]
+
+    def _ending(self, batch: EventBatch, followers: Iterator[Event]) -> tuple[int | None, int | None, str]:
+        """The record that ended *batch*, the member that it repeats, and the reason in words."""
+        at, long = self._wording.moment, self._wording.span
+        if batch.cut == "conflict":
+            keys = {self._known[number].key: self._known[number] for number in batch.events}
+            clash = next(event for event in followers if event.key in keys)
+            member = keys[clash.key]
+            times = f"{at(member.event_time)} (record {member.id}) and {at(clash.event_time)} (record {clash.id})"
+            place = "cut halfway between them" if self._config.conflict_cut == "midpoint" else "cut before the second"
+            return clash.id, member.id, f"the key {clash.key!r} is there at {times}, {place}"
+        following = next(followers, None)
+        if batch.cut == "flush":
+            return None, None, "the input ended"
+        window = f"the window is {long(self._config.window)}"
+        if following is None:
+            assert batch.closed_at is not None
+            return None, None, f"{window}, and from {at(batch.closed_at)} on nothing that belongs to it could come"
+        where = f"record {following.id} at {at(following.event_time)}"
+        if batch.cut == "size":
+            return following.id, None, f"{where} and what else has its time would exceed {_caps_text(self._config)}"
+        return following.id, None, f"{where} lies {long(following.event_time - batch.start)} after the start, {window}"
+
+    def _tell_out_of_time(self, reject: Reject, event: Event, copies: Sequence[Event]) -> RejectStory:
+        """The story of *event*, late or too far ahead, of which there are *copies*, itself among them."""
+        long, config = self._wording.span, self._config
+        delay = event.received_at - event.event_time
+        grace = config.grace if isinstance(config.grace, int) else 0
+        if reject.reason == "future":
+            rule, value = "leap", -delay
+            why = f"It lies {long(-delay)} ahead of its receipt, leap is {long(config.lead)}"
+        elif config.policy == "reject":
+            rule, value = "max_delay", delay
+            why = f"It took {long(delay)} from event to receipt, max_delay is {long(config.max_delay)}"
+        else:
+            rule, value = "grace", delay - config.max_delay
+            limits = f"max_delay is {long(config.max_delay)} and grace {long(grace)}"
+            why = f"It took {long(delay)} from event to receipt, {limits}"
+        in_place = self._in_place(event, copies, rule, value)
+        if in_place is None:
+            return RejectStory(
+                reject.rejected, reject.reason, f"{why}; {rule} {long(value)} would have kept it.", **{rule: value}
+            )
+        other = f"record {in_place} has the same key and time and would be in a batch in its place"
+        why = f"{why}; {rule} {long(value)} would not have kept it: {other}."
+        return RejectStory(reject.rejected, reject.reason, why, copy_of=in_place)
+
+    def _in_place(self, event: Event, copies: Sequence[Event], rule: str, value: int) -> int | None:
+        """Which of *copies* is in a batch where *rule* is *value*; None where that is *event*.
+
+        The leap is the delay where nobody gives one, so both are tried where they are the same.
+        """
+        config = self._config
+        changes = [{rule: value}]
+        if rule == "max_delay" and config.lead == config.max_delay:
+            changes.append({rule: value, "leap": value})
+        for change in changes:
+            members = _members(_run(copies, msgspec.structs.replace(config, **change), self._clock))
+            if event.id not in members:
+                return min(members)
+        return None
+
+
+def _run(events: Sequence[Event], config: BatchConfig, clock: int) -> Outcome:
+    """What comes of *events* up to *clock*, after which the stream ends."""
     batcher = Batcher.of(config)
-    refused = batcher.receive_many(events).rejects
-    batches, rejects = batcher.flush()
-    batches.sort(key=lambda batch: (batch.source, batch.start, batch.end))
-    yield from _tell_batches(batches, known, config)
-    members = (known[number] for batch in batches for number in batch.events)
-    kept = {(event.source, event.key, event.event_time): event.id for event in members}
-    for reject in sorted([*refused, *rejects], key=lambda reject: reject.rejected):
-        yield _tell_reject(reject, known[reject.rejected], kept, config)
-
-
-def _tell_batches(batches: Sequence[EventBatch], known: dict[int, Event], config: BatchConfig) -> Iterator[BatchStory]:
-    began, source = "first", None
-    for position, batch in enumerate(batches):
-        if batch.source != source:
-            began, source = "first", batch.source
-        followers = _followers(batches, position, known)
-        by, repeats, why = _ending(batch, followers, known, config)
-        beginning = _BEGINNINGS[began]
-        yield BatchStory(
-            batch.batch,
-            batch.source,
-            batch.start,
-            batch.end,
-            batch.events,
-            began,
-            batch.cut,
-            f"Began at {batch.start}: {beginning}. Ended at {batch.end}: {why}.",
-            by,
-            repeats,
-        )
-        began = batch.cut
+    outcomes = [batcher.receive_many(events), batcher.advance(clock), batcher.flush()]
+    return Outcome(
+        [batch for outcome in outcomes for batch in outcome.batches],
+        [reject for outcome in outcomes for reject in outcome.rejects],
+    )
 
 
 _BEGINNINGS = {
@@ -100,34 +255,14 @@ _BEGINNINGS = {
 }
 
 
-def _followers(batches: Sequence[EventBatch], position: int, known: dict[int, Event]) -> Iterator[Event]:
-    """The records of the same source after the batch at *position*, in order."""
-    for batch in islice(batches, position + 1, None):
-        if batch.source != batches[position].source:
-            return
-        for number in batch.events:
-            yield known[number]
+def _place(batch: EventBatch) -> tuple[str, int, int]:
+    return batch.source, batch.start, batch.end
 
 
-def _ending(
-    batch: EventBatch, followers: Iterator[Event], known: dict[int, Event], config: BatchConfig
-) -> tuple[int | None, int | None, str]:
-    """The record that ended *batch*, the member that it repeats, and the reason in words."""
-    if batch.cut == "conflict":
-        keys = {known[number].key: known[number] for number in batch.events}
-        clash = next(event for event in followers if event.key in keys)
-        member = keys[clash.key]
-        times = f"{member.event_time} (record {member.id}) and {clash.event_time} (record {clash.id})"
-        place = "cut halfway between them" if config.conflict_cut == "midpoint" else "cut before the second"
-        return clash.id, member.id, f"the key {clash.key!r} is there at {times}, {place}"
-    following = next(followers, None)
-    if following is None:
-        return None, None, "the input ended"
-    at = f"record {following.id} at {following.event_time}"
-    if batch.cut == "size":
-        return following.id, None, f"{at} and what else has its time would exceed {_caps_text(config)}"
-    ahead = following.event_time - batch.start
-    return following.id, None, f"{at} lies {ahead} after the start, the window is {config.window}"
+def _members(outcome: Outcome) -> set[int]:
+    """The records that are in a batch in the end."""
+    members = {number for batch in outcome.batches for number in batch.events}
+    return members - {reject.rejected for reject in outcome.rejects}
 
 
 def _caps_text(config: BatchConfig) -> str:
@@ -135,18 +270,7 @@ def _caps_text(config: BatchConfig) -> str:
     return " or ".join(f"{name}={value}" for name, value in rules.items() if isinstance(value, int))
 
 
-def _tell_reject(
-    reject: Reject, event: Event, kept: dict[tuple[str, str, int], int], config: BatchConfig
-) -> RejectStory:
-    number, reason = reject.rejected, reject.reason
-    delay = event.received_at - event.event_time
-    if reason == "late":
-        why = f"It took {delay} from event to receipt, max_delay is {config.max_delay}; {delay} would have kept it."
-        return RejectStory(number, reason, why, max_delay=delay)
-    if reason == "future":
-        why = f"It lies {-delay} ahead of its receipt, leap is {config.lead}; {-delay} would have kept it."
-        return RejectStory(number, reason, why, leap=-delay)
-    other = kept[event.source, event.key, event.event_time]
-    says = "says the same" if reason == "duplicate" else "says something else and has the lower digest"
+def _tell_copy(reject: Reject, other: int) -> RejectStory:
+    says = "says the same" if reject.reason == "duplicate" else "says something else and has the lower digest"
     why = f"Record {other} has the same key and time, and {says}; no delay would have kept this one."
-    return RejectStory(number, reason, why, copy_of=other)
+    return RejectStory(reject.rejected, reject.reason, why, copy_of=other)

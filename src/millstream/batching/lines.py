@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -45,7 +45,14 @@ _members = msgspec.json.Decoder(_Members)
 _encoder = msgspec.json.Encoder()
 
 
-def read_events(file: BinaryIO, *, sized: bool = False) -> Iterator[tuple[int, Event]]:
+class Lines(Protocol):
+    """A file of lines."""
+
+    def readline(self, size: int = -1, /) -> bytes:
+        """The next line, or *size* bytes of it; nothing at the end."""
+
+
+def read_events(file: Lines, *, sized: bool = False) -> Iterator[tuple[int, Event]]:
     """The events of *file* with their line numbers, one line in memory at a time; empty lines are passed over.
 
     A member that no event has is refused: it may be a misspelled one. So is an id that has been there, for then no

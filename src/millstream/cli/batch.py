@@ -15,7 +15,6 @@ from millstream.batching import (
     Batcher,
     BoundBrokenError,
     Event,
-    Late,
     Mode,
     Outcome,
     Rulebook,
@@ -23,7 +22,7 @@ from millstream.batching import (
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
 from millstream.batching.rulebook import read_overrides
-from millstream.cli.batch_rules import cap_options, rule_options
+from millstream.cli.batch_rules import cap_options, late_options, rule_options
 from millstream.cli.examples import with_examples
 
 _CHUNK = 8192
@@ -76,20 +75,7 @@ TOOLS = {
     help="order-free: the order of the lines does not matter; faithful: replay thin-edge's algorithm in line order.",
 )
 @cap_options
-@click.option(
-    "--late",
-    type=click.Choice(get_args(Late)),
-    default="reject",
-    show_default=True,
-    help="What becomes of late events: refused, batched apart, or amending what came out without them.",
-)
-@click.option("--grace", type=int, help="How much later than --max-delay late events are still taken (side, amend).")
-@click.option(
-    "--overrides",
-    type=click.File("r", encoding="utf-8"),
-    metavar="TOML",
-    help="Other rules for some sources and keys: [[override]] tables, docs/formats/batch-id.md.",
-)
+@late_options
 @click.option(
     "--ordered",
     is_flag=True,

@@ -9,6 +9,7 @@ from typing import get_args
 import click
 
 from millstream.batching import ConflictCut
+from millstream.batching.config import Late
 from millstream.cli.common import Command
 
 
@@ -37,3 +38,26 @@ def cap_options(command: Command) -> Command:
         "--max-bytes", type=int, help="Most bytes of a batch; every line needs its size then (default: no cap)."
     )
     return count(size(command))
+
+
+def late_options(command: Command) -> Command:
+    """Give *command* what becomes of late events, and other rules for some sources and keys."""
+    options = [
+        click.option(
+            "--late",
+            type=click.Choice(get_args(Late)),
+            default="reject",
+            show_default=True,
+            help="What becomes of late events: refused, batched apart, or amending what came out without them.",
+        ),
+        click.option(
+            "--grace", type=int, help="How much later than --max-delay late events are still taken (side, amend)."
+        ),
+        click.option(
+            "--overrides",
+            type=click.File("r", encoding="utf-8"),
+            metavar="TOML",
+            help="Other rules for some sources and keys: [[override]] tables, docs/formats/batch-id.md.",
+        ),
+    ]
+    return functools.reduce(lambda inner, option: option(inner), reversed(options), command)

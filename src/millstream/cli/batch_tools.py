@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import click
 import msgspec
 
-from millstream.batching import BatchConfig
-from millstream.batching.explain import explain
-from millstream.batching.lines import read_events
+from millstream.batching import BatchConfig, Rulebook
+from millstream.batching.explain import MICROSECONDS, NUMBERS, explain
+from millstream.batching.lines import LONGEST_LINE, read_events
+from millstream.batching.rulebook import read_overrides
 from millstream.batching.shrink import Grouping, shrink
-from millstream.cli.batch_rules import cap_options, rule_options
+from millstream.cli.batch_rules import cap_options, late_options, rule_options
 
 file_argument = click.argument("file", type=click.File("rb"), default="-")
 
@@ -21,17 +22,33 @@ file_argument = click.argument("file", type=click.File("rb"), default="-")
 @file_argument
 @rule_options(cut="at_event")
 @cap_options
-def explain_command(*, file: BinaryIO, max_bytes: int | None, **rules: Any) -> None:
+@late_options
+def explain_command(*, file: BinaryIO, overrides: TextIO | None, **given: Any) -> None:
     """Say why each batch of FILE's events began and ended, and which rule refused each of the others.
 
     One JSON line a batch, by source and start, then one a refused event; each has the reason in words as "why". For a
-    late event max_delay, and for a future one leap, is the least value that would have kept it. FILE may also be what
-    `millstream log read LOG --jsonl` prints; times and rules are microseconds then.
+    late event max_delay (or grace), and for a future one leap, is the least value with which it would be in a batch:
+    that was tried. FILE may also be what `millstream log read LOG --jsonl` prints; rules are microseconds then, and the
+    words have dates and durations.
     """
-    config = BatchConfig(max_bytes=max_bytes, **rules)
-    events = [event for _, event in read_events(file, sized=max_bytes is not None)]
-    for story in explain(events, config):
+    rules = Rulebook(BatchConfig(**given), read_overrides(overrides.read(), given) if overrides else ())
+    first = file.readline(LONGEST_LINE + 1)
+    lines = _Again(first, file)
+    sized = any(isinstance(config.max_bytes, int) for config in rules.configs)
+    events = [event for _, event in read_events(lines, sized=sized)]
+    for story in explain(events, rules, MICROSECONDS if b'"body' in first else NUMBERS):
         _print(story)
+
+
+class _Again:
+    """*file*, of which the line *first* was read already, from that line on."""
+
+    def __init__(self, first: bytes, file: BinaryIO) -> None:
+        self._first, self._file = first, file
+
+    def readline(self, size: int = -1, /) -> bytes:
+        line, self._first = self._first, b""
+        return line or self._file.readline(size)
 
 
 @click.command("shrink")
