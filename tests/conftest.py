@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ pytest_plugins = [
 ]  # fmt: skip
 
 load_profile()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # The shell in whose background the tests run lets programs ignore Ctrl-C, and so would all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
