@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 
 import msgspec
-import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millstream.batching import BatchConfig, Event
-from millstream.batching.shrink import groupings, shrink
+from millstream.batching.shrink import at_once, grouping, shrink
 from millstream.cli.batch import batch
 from millstream.testing.batching import respelled, spelled
 from millstream.testing.commands import run_command
@@ -25,51 +27,94 @@ def fleet(seed, count=120):
     return [Event(n, source, key, time, time + draw.randint(0, 20)) for n, (source, key, time) in enumerate(times)]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_what_is_left_differs_and_nothing_of_it_can_be_left_away_or_come_at_once(seed):
-    found = shrink(fleet(seed), RULES)
-    assert found.faithful != found.order_free
-    assert 2 <= len(found.events) <= 5
-    assert (found.faithful, found.order_free) == groupings(found.events, RULES)
-    for position, event in enumerate(found.events):
-        others = found.events[:position] + found.events[position + 1 :]
-        faithful, order_free = groupings(others, RULES)
-        assert faithful == order_free
-        if event.received_at != event.event_time:
+def apart(events, rules=RULES):
+    """Whether the mode faithful depends on how *events*, in order of receipt, came."""
+    faithful = msgspec.structs.replace(rules, mode="faithful")
+    return grouping(events, faithful) != grouping(at_once(events), faithful)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from("pq"), st.sampled_from("abcd"), st.integers(0, 300), st.integers(-5, 30)), max_size=40
+    ),
+    rules=st.builds(BatchConfig, st.integers(0, 60), st.integers(0, 25), conflict_cut=st.just("midpoint")),
+)
+def test_what_is_left_shows_what_the_arrival_does_and_nothing_of_it_can_be_left_away_or_come_at_once(rows, rules):
+    events = [Event(n, source, key, time, time + delay) for n, (source, key, time, delay) in enumerate(rows)]
+    taken = [event for event in events if -rules.lead <= event.received_at - event.event_time <= rules.max_delay]
+    found = shrink(events, rules)
+    if found is None:
+        arrival = sorted(taken, key=lambda event: event.received_at)
+        assert not any(apart([event for event in arrival if event.source == source], rules) for source in "pq")
+        return
+    small = found.events
+    assert apart(small, rules)
+    assert any(event.received_at != event.event_time for event in small)
+    assert sorted(number for group in found.faithful for number in group) == sorted(event.id for event in small)
+    assert found.order_free == grouping(at_once(small), msgspec.structs.replace(rules, mode="order-free"))
+    for position, event in enumerate(small):
+        others = small[:position] + small[position + 1 :]
+        assert not apart(others, rules)
+        if len(small) > 2 and event.received_at != event.event_time:
             prompt = msgspec.structs.replace(event, received_at=event.event_time)
-            arrival = sorted([*others[:position], prompt, *others[position:]], key=lambda e: e.received_at)
-            faithful, order_free = groupings(arrival, RULES)
-            assert faithful == order_free
+            assert not apart(
+                sorted([*others[:position], prompt, *others[position:]], key=lambda e: e.received_at), rules
+            )
+    if len(small) > 2:
+        pairs = itertools.combinations(sorted(taken, key=lambda event: event.received_at), 2)
+        assert not any(apart(list(pair), rules) for pair in pairs if pair[0].source == pair[1].source)
 
 
 def test_two_events_in_the_wrong_order_are_the_smallest_difference():
     events = spelled("x:0@1 b:110@111 a:105@125 y:300@301")
     found = shrink(events, RULES)
     assert respelled(events, [event.id for event in found.events]) == "b:110 a:105"
-    assert (found.faithful, found.order_free) == ([(3,), (2,)], [(3, 2)])
+    assert (found.faithful, found.prompt, found.order_free) == ([(3,), (2,)], [(3, 2)], [(3, 2)])
+
+
+def test_two_are_looked_for_before_three_or_more():
+    found = shrink(fleet(3), RULES)
+    assert len(found.events) == 2
+
+
+def test_a_difference_of_rules_alone_is_none_of_arrival():
+    events = spelled("a:0@0 b:30@30 a:45@45 c:60@60")
+    faithful, order_free = (
+        grouping(events, msgspec.structs.replace(RULES, mode=m)) for m in ("faithful", "order-free")
+    )
+    assert faithful != order_free
+    assert shrink(events, RULES) is None
 
 
 def test_events_that_come_in_order_and_in_time_leave_nothing_to_shrink():
     assert shrink(spelled("a:0@0 b:10@10 a:60@60"), RULES) is None
+    assert shrink(spelled("b:110@111 a:105@145"), RULES) is None, "both modes refuse what is late"
     assert shrink([], RULES) is None
 
 
 def test_the_command_prints_lines_that_show_the_difference_when_they_are_batched_again():
     lines = b"".join(msgspec.json.encode(event) + b"\n" for event in fleet(1))
     result = CliRunner().invoke(batch, ["shrink", *PLAIN], input=lines, catch_exceptions=False)
-    assert result.stderr.startswith("order-free: {")
-    groups = []
-    for mode in ("order-free", "faithful"):
-        again = ["--cut", "midpoint", "--mode", mode, *PLAIN]
-        output = CliRunner().invoke(batch, again, input=result.stdout_bytes, catch_exceptions=False).stdout
+    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == [
+        "faithful, as they came",
+        "faithful, had each come at once",
+        "order-free, in any order",
+    ]
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    prompt = sorted(({**event, "received_at": event["event_time"]} for event in events), key=lambda e: e["event_time"])
+    again, groups = ["--mode", "faithful", *PLAIN], []
+    for some in (events, prompt):
+        fed = b"".join(json.dumps(event).encode() + b"\n" for event in some)
+        output = CliRunner().invoke(batch, again, input=fed, catch_exceptions=False).stdout
         groups.append(sorted(json.loads(line)["events"] for line in output.splitlines()))
     assert groups[0] != groups[1]
 
 
-def test_the_command_ends_with_code_1_where_the_modes_agree():
+def test_the_command_ends_with_code_1_where_arrival_makes_no_difference():
     answer = run_command("batch", "shrink", *PLAIN)
     assert (answer.code, answer.out) == (1, "")
-    assert "the modes agree" in answer.err
+    assert "makes no difference" in answer.err
 
 
 def test_a_file_that_is_named_like_a_tool_is_batched_by_its_path(tmp_path, monkeypatch):

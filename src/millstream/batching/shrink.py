@@ -1,8 +1,9 @@
-"""The smallest arrival that shows how thin-edge's algorithm depends on arrival where the order-free rule does not."""
+"""The smallest arrival that shows how thin-edge's algorithm depends on it, where the order-free rule does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -15,27 +16,63 @@ Grouping = list[tuple[int, ...]]
 """The members of each batch by id, in order of their first member's time."""
 
 
+_MOST_PAIRS = 100_000
+
+
 class Difference(NamedTuple):
-    """Events in order of receipt, and what the two ways of batching make of them."""
+    """Events in order of receipt, and what is made of them.
+
+    ``faithful`` is what that mode makes of them as they came, ``prompt`` what it would have made of them had each come
+    when it happened, and ``order_free`` what the other mode makes of them either way.
+    """
 
     events: list[Event]
     faithful: Grouping
+    prompt: Grouping
     order_free: Grouping
 
 
 def shrink(events: Sequence[Event], config: BatchConfig) -> Difference | None:
-    """The smallest part of *events* that ``faithful`` groups otherwise than ``order-free``; None where they agree.
+    """The smallest part of *events* that ``faithful`` groups otherwise than if each had come at once; None without one.
 
-    Small in this sense: the difference goes where any one event is left away, and where any one that came with a delay
-    comes at once. *config* holds the rules of both; its mode does not matter.
+    So the arrival alone makes the difference. Late and future events, which both modes refuse, do not count. Where two
+    events do, it is two; else the difference goes where any one event is left away, and where any one that came with a
+    delay comes at once. *config* holds the rules of both modes; its own mode does not matter.
     """
-    arrival = sorted(events, key=lambda event: event.received_at)
-    differs = _comparison(config)
-    for mine in _by_source(arrival):
-        if differs(mine):
-            small = _smallest(mine, differs)
-            return Difference(small, *groupings(small, config))
-    return None
+    arrival = sorted(
+        (event for event in events if -config.lead <= event.received_at - event.event_time <= config.max_delay),
+        key=lambda event: event.received_at,
+    )
+    config = msgspec.structs.replace(config, mode="faithful")
+
+    def differs(events: Sequence[Event]) -> bool:
+        return grouping(events, config) != grouping(at_once(events), config)
+
+    sources = _by_source(arrival)
+    pairs = islice((pair for mine in sources for pair in _overtaken(mine, config)), _MOST_PAIRS)
+    small = next((pair for pair in pairs if differs(pair)), None)
+    if small is None:
+        small = next((_smallest(mine, differs) for mine in sources if differs(mine)), None)
+    if small is None:
+        return None
+    order_free = grouping(small, msgspec.structs.replace(config, mode="order-free"))
+    return Difference(small, grouping(small, config), grouping(at_once(small), config), order_free)
+
+
+def at_once(events: Sequence[Event]) -> list[Event]:
+    """*events* as they would come without a delay."""
+    prompt = (msgspec.structs.replace(event, received_at=event.event_time) for event in events)
+    return sorted(prompt, key=lambda event: event.received_at)
+
+
+def _overtaken(arrival: Sequence[Event], config: BatchConfig) -> Iterator[list[Event]]:
+    """Every two of *arrival*, within reach of one another, of which the later one came first."""
+    for place, first in enumerate(arrival):
+        for second in islice(arrival, place + 1, None):
+            if second.received_at - first.received_at > config.window + 2 * config.max_delay:
+                break
+            if second.event_time < first.event_time:
+                yield [first, second]
 
 
 def _by_source(events: Sequence[Event]) -> list[list[Event]]:
@@ -46,21 +83,8 @@ def _by_source(events: Sequence[Event]) -> list[list[Event]]:
     return list(sources.values())
 
 
-def _comparison(config: BatchConfig) -> Callable[[Sequence[Event]], bool]:
-    def differs(events: Sequence[Event]) -> bool:
-        faithful, order_free = groupings(events, config)
-        return faithful != order_free
-
-    return differs
-
-
-def groupings(events: Sequence[Event], config: BatchConfig) -> tuple[Grouping, Grouping]:
-    """What the mode ``faithful`` and the mode ``order-free`` make of *events*, in that order of arrival."""
-    replayed = msgspec.structs.replace(config, mode="faithful")
-    return _grouping(events, replayed), _grouping(events, msgspec.structs.replace(config, mode="order-free"))
-
-
-def _grouping(events: Sequence[Event], config: BatchConfig) -> Grouping:
+def grouping(events: Sequence[Event], config: BatchConfig) -> Grouping:
+    """What a batcher makes of *events* that come in that order."""
     batcher = Batcher.of(config)
     batches = [*batcher.receive_many(events).batches, *batcher.flush().batches]
     return [batch.events for batch in sorted(batches, key=lambda batch: (batch.start, batch.end))]

@@ -55,19 +55,24 @@ class _Again:
 @file_argument
 @rule_options(cut="midpoint")
 def shrink_command(*, file: BinaryIO, **rules: Any) -> int:
-    """Print the smallest arrival of FILE's events that the mode faithful batches otherwise than order-free.
+    """Print the smallest part of FILE's events that the mode faithful would group otherwise had they come at once.
 
-    The lines come in order of receipt and can be fed to `millstream batch` again; standard error says what each mode
-    makes of them. Leaving away any one of them, or delivering any delayed one at once, makes the difference vanish.
-    Exit code 1 where the modes agree on the whole input.
+    The lines come in order of receipt and can be fed to `millstream batch` again; standard error says what comes of
+    them in either mode, and what faithful had made of them without delays. Late and future events do not count. Exit
+    code 1 where the order of arrival makes no difference.
     """
     found = shrink([event for _, event in read_events(file)], BatchConfig(**rules))
     if found is None:
-        click.echo("the modes agree on this input, in the order in which it was received", err=True)
+        click.echo("the order in which these events were received makes no difference to the mode faithful", err=True)
         return 1
     for event in found.events:
         _print(event)
-    click.echo(f"order-free: {_text(found.order_free)}\nfaithful:   {_text(found.faithful)}", err=True)
+    for what, made in (
+        ("faithful, as they came", found.faithful),
+        ("faithful, had each come at once", found.prompt),
+        ("order-free, in any order", found.order_free),
+    ):
+        click.echo(f"{what + ':':<33}{_text(made)}", err=True)
     return 0
 
 
