@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import resource
@@ -11,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +25,7 @@ from millstream.testing.torture import LOG, Child, Plan, Scratch, scratch_beside
 from millstream.testing.torture.checks import Delivery, Order, check_confirmed, check_delivery, read_confirmed
 from millstream.testing.torture.plan import CONSUMER
 from millstream.testing.torture.writer import FAILED, FENCED
-from millstream.testing.waiting import until
+from millstream.testing.waiting import until_allowed
 from suite.sizes import sized
 
 pytestmark = pytest.mark.crash
@@ -105,7 +103,7 @@ def test_p10_one_writer_one_that_was_stopped_past_its_lease_is_fenced(url: str) 
     with open_store(url, lease_seconds=0.5) as store, Child(WRITER, url, 1, 2, 0.5, 1) as process:
         assert process.wait_for(6)
         stop(process, store)
-        writer = eventually(store.log(SPEC).writer)
+        writer = until_allowed(store.log(SPEC).writer, WriterBusyError)
         ours = writer.append([b"ours"] * 3)
         process.send(signal.SIGCONT)
         assert process.wait() == FENCED
@@ -124,7 +122,7 @@ def test_p10_one_writer_two_processes_that_fight_for_a_log_never_interleave(url:
             with Child(WRITER, url, 1, 5, 0.3, 1) as first:
                 assert first.wait_for(4)
                 stop(first, store)
-                with eventually(lambda: started(url, 0.3)) as second:
+                with until_allowed(lambda: started(url, 0.3), WriterBusyError) as second:
                     first.send(signal.SIGCONT)
                     assert first.wait() == FENCED
                     assert second.wait_for(6)
@@ -294,16 +292,3 @@ def started(url: str, lease: float) -> Child:
     with open_store(url) as store:
         store.log(SPEC).writer().close()
     return Child(WRITER, url, 1, 5, lease, 1)
-
-
-def eventually(call: Callable[[], Result]) -> Result:
-    """What *call* returns once it no longer raises WriterBusyError."""
-
-    def attempt() -> Result | None:
-        with contextlib.suppress(WriterBusyError):
-            return call()
-        return None
-
-    found = until(attempt, "the lease")
-    assert found is not None
-    return found

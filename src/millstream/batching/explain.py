@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import msgspec
@@ -18,7 +17,6 @@ from millstream.batching.config import BatchConfig
 from millstream.batching.errors import ConfigError
 from millstream.batching.event import Cut, Event, EventBatch, Kind, Outcome, Reason, Reject
 from millstream.batching.rulebook import Rulebook
-from millstream.core.amounts import format_duration
 
 
 class BatchStory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,18 +65,6 @@ class Wording(msgspec.Struct, frozen=True):
 
 NUMBERS = Wording()
 """Bare numbers of a unit that only the caller knows."""
-
-
-def _moment(microseconds: int) -> str:
-    try:
-        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
-    except OverflowError:
-        return f"{microseconds} us"
-    return time.isoformat().replace("+00:00", "Z")
-
-
-MICROSECONDS = Wording(_moment, lambda span: f"-{format_duration(-span)}" if span < 0 else format_duration(span))
-"""Times of messages: microseconds since the epoch."""
 
 
 def explain(

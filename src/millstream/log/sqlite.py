@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
 from millstream.core.durable import sync_folder
+from millstream.core.lockers import who_locks
 from millstream.log import sqlite_statements as sql
 from millstream.log.backend import (
     RECLAIMED_AT_ONCE,
@@ -40,7 +41,6 @@ from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 _WAIT = 60.0  # seconds for which a statement waits for another process's transaction
 
 _KINDS: dict[int, tuple[type[StorageError | DamagedLogError], str]] = {
-    sqlite3.SQLITE_BUSY: (StorageBusyError, "another process has held it for a minute; see who has it open"),
     sqlite3.SQLITE_FULL: (StorageFullError, "free some space on its disk, then open the writer again"),
     sqlite3.SQLITE_READONLY: (StorageReadOnlyError, "it can only be read; check the rights of the file and its folder"),
     sqlite3.SQLITE_CORRUPT: (DamagedLogError, "restore it from a copy; `sqlite3 FILE .recover` saves what can be read"),
@@ -302,6 +302,9 @@ class SqliteBackend:
             yield
         except (sqlite3.Error, OSError) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_BUSY:
+                holder = who_locks(self._path, Path(f"{self._path}-shm"), Path(f"{self._path}-wal"))
+                raise StorageBusyError(f"{self._path} has been locked for {_WAIT:.0f} seconds: {holder}") from error
             kind, advice = _KINDS.get(code, (StorageError, "see what its disk says"))
             raise kind(f"{self._path}: {error}; {advice}") from error
 

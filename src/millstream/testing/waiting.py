@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,6 +23,19 @@ def until(condition: Callable[[], Found], what: str = "what was waited for", *, 
             raise TimeoutError(f"{what} did not come in {seconds} seconds")
         clock.sleep(_LOOK_SECONDS)
     return found
+
+
+def until_allowed(call: Callable[[], Found], refusal: type[Exception], *, seconds: float = 60) -> Found:
+    """What *call* returns once it no longer raises *refusal*. Raises :class:`TimeoutError` after *seconds*."""
+
+    def attempt() -> tuple[Found] | None:
+        with contextlib.suppress(refusal):
+            return (call(),)
+        return None
+
+    found = until(attempt, f"an end of {refusal.__name__}", seconds=seconds)
+    assert found is not None
+    return found[0]
 
 
 async def until_async(condition: Callable[[], object], *, seconds: float | None = None) -> None:

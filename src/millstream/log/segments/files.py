@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from millstream.core.clock import Clock
+from millstream.core.lockers import who_locks
 from millstream.log.errors import StorageBusyError, StorageError, StorageFullError, StorageReadOnlyError
 
 _WAIT = 60.0  # seconds for which a lock of another process is waited for
@@ -55,7 +56,7 @@ class FileLock:
             except BlockingIOError as error:
                 if self._clock.monotonic() > deadline:
                     raise StorageBusyError(
-                        f"{self._path} has been locked by another process for a minute; see who has it open (fuser)"
+                        f"{self._path} has been locked for {_WAIT:.0f} seconds: {who_locks(self._path)}"
                     ) from error
                 self._clock.sleep(_POLL)
 
