@@ -30,6 +30,7 @@ from millstream.log.mysql import driver as mysql_driver
 from millstream.log.mysql.statements import sql as mysql_sql
 from millstream.log.postgres import backend as postgres_backend
 from millstream.log.postgres import driver as postgres_driver
+from millstream.log.postgres.statements import sql as postgres_sql
 from millstream.testing.faulty_connection import Fault, FaultyDriver
 
 SPEC = LogSpec("weather", block_messages=10)
@@ -127,9 +128,10 @@ def test_p10_one_writer_one_that_hangs_inside_a_transaction_is_ended_by_the_serv
     """In PostgreSQL only a commit of dozens of mebibytes is a transaction of several statements."""
     if store_url.startswith("mysql:"):
         connection.execute(mysql_sql.SESSION)
-        connection.execute("SET SESSION idle_transaction_timeout = 1")
+        assert [*connection.rows("SELECT @@idle_transaction_timeout")] == [(2,)]
     else:
-        connection.execute("SET idle_in_transaction_session_timeout = '1s'")
+        connection.rows(postgres_sql.SESSION, "off")
+        assert [*connection.rows("SHOW idle_in_transaction_session_timeout")] == [("2s",)]
     connection.execute(mysql_sql.BEGIN)
     assert connection.execute(mysql_sql.MOVE_POINTER, 60, 1, SPEC.name, 1, 50) == 1
     with log.writer() as writer:

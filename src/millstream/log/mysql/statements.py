@@ -10,9 +10,10 @@ class MysqlStatements(Statements):
 
     SESSION = """
         SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', autocommit = 1, innodb_lock_wait_timeout = 10
-        /*M!100300 , idle_transaction_timeout = 10 */
+        /*M!100300 , idle_transaction_timeout = 2 */
     """
-    """A writer that is stopped in a transaction holds the log's row; MariaDB ends its connection after ten seconds."""
+    """A writer that is stopped in a transaction holds the log's row; MariaDB ends its connection after two seconds, so
+    that another one can take over. A commit that only paused so long is done again."""
 
     SESSION_READ_ONLY = "SET SESSION TRANSACTION READ ONLY"
     PACKET_BYTES = "SELECT @@max_allowed_packet"

@@ -12,13 +12,13 @@ class PostgresStatements(Statements):
 
     SESSION = """
         SELECT set_config('statement_timeout', '60s', false), set_config('lock_timeout', '10s', false),
-               set_config('idle_in_transaction_session_timeout', '10s', false),
+               set_config('idle_in_transaction_session_timeout', '2s', false),
                set_config('default_transaction_isolation', 'read committed', false),
                set_config('default_transaction_read_only', ?, false),
                set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                    WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
     """
-    """A writer that is stopped inside a transaction holds the log's row: the server ends it after ten seconds. Where
+    """A writer that is stopped inside a transaction holds the log's row: the server ends it after two seconds. Where
     the server confirms before it has written, it does not do so for us."""
 
     CREATE_DATABASE = "CREATE DATABASE \"{}\" ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0"
