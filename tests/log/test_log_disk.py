@@ -159,6 +159,20 @@ def test_a_full_disk_stops_the_writer_and_once_there_is_room_the_next_one_goes_o
     assert found["ok"]
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "segments"])
+def test_on_a_full_disk_trimming_is_the_way_out_and_nobody_is_kept_waiting(tmp_path: Path, scheme: str) -> None:
+    child = str(HERE / "children" / "way_out.py")
+    command = [*on_a_disk_of_its_own(tmp_path, "size=100m"), child, str(tmp_path), scheme]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["told"], found["writer"]) == ("StorageFullError", None), "a closed writer keeps no lease"
+    assert found["acknowledged"] == 20
+    assert found["freed"] > 20_000_000
+    assert (found["first_id"], found["readable"]) == (found["confirmed"] // 2, found["confirmed"] // 2 + 1)
+    assert (found["appended"], found["ok"], found["writer_after"]) == (found["confirmed"] + 1, True, None)
+
+
 @pytest.mark.parametrize(("name", "room"), [("mariadb", "260m"), ("postgresql", "130m")])
 def test_a_server_whose_real_disk_is_full_loses_nothing_and_goes_on_once_there_is_room(
     request: pytest.FixtureRequest, name: str, room: str

@@ -11,7 +11,7 @@ import numpy as np
 from millstream.core.message import Message
 from millstream.log.backend import Head, producer_key
 from millstream.log.batch import Batch
-from millstream.log.errors import LogInputError
+from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError
 from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange
 from millstream.log.lease import Lease, current_writer
@@ -199,8 +199,14 @@ class Log:
         if not 1 <= first_id <= last_id + 1:
             raise LogInputError(f"{self.name!r} ends at id {last_id}: it cannot be trimmed to begin at {first_id}")
         raise_marks(self._backend, self.name, first_id=first_id)
-        sealed = self._tierer().drop_trimmed() if self.tiering is not None else 0
-        return sealed + free_blocks(self._backend, self.name)
+        try:
+            sealed = self._tierer().drop_trimmed() if self.tiering is not None else 0
+            return sealed + free_blocks(self._backend, self.name)
+        except (StorageFullError, StorageBusyError) as error:
+            raise type(error)(
+                f"{self.name!r} begins at id {first_id} now, but not all of what lies before it was freed: {error}. "
+                "Trim it again to free the rest"
+            ) from error
 
     @property
     def tiering(self) -> Tiering | None:

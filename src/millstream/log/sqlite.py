@@ -37,6 +37,7 @@ from millstream.log.errors import (
 )
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
+from millstream.log.reserve import Reserve, despite_full_disk
 
 _WAIT = 60.0  # seconds for which a statement waits for another process's transaction
 
@@ -76,6 +77,7 @@ class SqliteBackend:
         self._readers: list[sqlite3.Connection] = []
         self._numbers: dict[str, int] = {}
         self._closed = False
+        self._reserve = Reserve(Path(f"{self._path}-reserve"))
         if not self._path.exists() and (read_only or not create):
             raise LogNotFoundError(
                 f"there is no log store at {self._path}; check the path, or create a log in it first"
@@ -117,14 +119,18 @@ class SqliteBackend:
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)
 
+    @despite_full_disk
     def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
+        self._reserve.keep()
         with self._transaction() as db:
             return db.execute(sql.TAKE_LEASE, (holder, until, self._number(db, log), epoch)).rowcount == 1
 
+    @despite_full_disk
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
         with self._transaction() as db:
             return db.execute(sql.RENEW_LEASE, (until, self._number(db, log), epoch)).rowcount == 1
 
+    @despite_full_disk
     def release_lease(self, log: str, *, epoch: int) -> None:
         with self._transaction() as db:
             db.execute(sql.RELEASE_LEASE, (self._number(db, log), epoch))
@@ -176,6 +182,7 @@ class SqliteBackend:
         self.head(log)  # there is nothing around the blocks but their rows, which are read with them
         return ()
 
+    @despite_full_disk
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
         """Free old blocks; their pages are used again for new ones, and the file does not grow meanwhile."""
         with self._transaction() as db:
@@ -183,13 +190,18 @@ class SqliteBackend:
             old = db.execute(sql.OLD_BLOCKS.format(number), (below, RECLAIMED_AT_ONCE)).fetchall()
             last_id, freed = oldest_within(old, max_bytes)
             db.execute(sql.DELETE_BLOCKS.format(number), (last_id,))
-            return freed
+        if freed:
+            with self._writing, self._translated():
+                # Only what the write-ahead log holds no more can be written over, and not all of it need be possible.
+                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return freed
 
     def get_state(self, log: str, key: str) -> State:
         with self._reading() as db:
             row = db.execute(sql.GET_STATE, (self._number(db, log), key)).fetchone()
             return State(*row) if row else State()
 
+    @despite_full_disk
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         with self._transaction() as db:
             number = self._number(db, log)
@@ -220,6 +232,7 @@ class SqliteBackend:
             connection.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
             connection.execute("PRAGMA cache_size = -8192")
             connection.execute(f"PRAGMA journal_size_limit = {sql.WAL_BYTES_KEPT}")
+            connection.execute("PRAGMA secure_delete = FAST")  # Debian's default writes what is trimmed full of zeros
         except BaseException:
             connection.close()
             raise

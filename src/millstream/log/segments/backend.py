@@ -22,6 +22,7 @@ from millstream.log.errors import (
 )
 from millstream.log.ids import BlockRange, IndexEntry
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
+from millstream.log.reserve import Reserve, despite_full_disk
 from millstream.log.segments.files import FileLock, translated
 from millstream.log.segments.format import SEGMENT_HEAD
 from millstream.log.segments.lease import LeaseRecord, read_lease, write_lease
@@ -74,6 +75,7 @@ class SegmentsBackend:
         self._opening = threading.Lock()
         self._logs: dict[str, _Log] = {}
         self._closed = False
+        self._reserve = Reserve(self._folder / "reserve")
         with translated(self._folder):
             self._open_store(create=create and not read_only)
 
@@ -106,8 +108,10 @@ class SegmentsBackend:
     def lease_time(self) -> int:
         return int(self._clock.monotonic() * MICROSECONDS)
 
+    @despite_full_disk
     def take_lease(self, log: str, *, epoch: int, holder: bytes, until: int) -> bool:
         found = self._writable(log)
+        self._reserve.keep()
         with translated(self._folder), found.lock.held():
             lease = read_lease(found.lease)
             if lease.epoch != epoch:
@@ -118,12 +122,14 @@ class SegmentsBackend:
             write_lease(found.lease, LeaseRecord(epoch + 1, holder, until, last_id))
             return True
 
+    @despite_full_disk
     def renew_lease(self, log: str, *, epoch: int, until: int) -> bool:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
             lease = read_lease(found.lease)
             return bool(lease.holder) and self._change_lease(found, lease, epoch, holder=lease.holder, until=until)
 
+    @despite_full_disk
     def release_lease(self, log: str, *, epoch: int) -> None:
         found = self._writable(log)
         with translated(self._folder), found.lock.held():
@@ -166,6 +172,7 @@ class SegmentsBackend:
         with translated(self._folder):
             return found.stream.check(decode_marks(found.states.get(MARKS).value).hot_id)
 
+    @despite_full_disk
     def reclaim(self, log: str, below: int, *, max_bytes: int) -> int:
         """Free whole segments; the one that is being written stays."""
         found = self._writable(log)
@@ -179,6 +186,7 @@ class SegmentsBackend:
                 return found.stream.producer(key.removeprefix(_PRODUCER))
             return found.states.get(key)
 
+    @despite_full_disk
     def put_state(self, log: str, key: str, value: bytes, *, version: int) -> bool:
         if key.startswith(_PRODUCER):
             raise LogInputError(f"the state {key!r} is written by commits alone")
