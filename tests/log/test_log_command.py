@@ -186,3 +186,21 @@ def test_a_bare_store_is_named_by_its_url(shell: Shell, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'bare.db'}"
     shell.run("append", "weather", "--store", url, stdin=b"a\n")
     assert shell.run("read", "weather", "--store", url) == "a\n"
+
+
+def test_info_names_what_a_log_is_trimmed_by(shell: Shell) -> None:
+    shell.data.mkdir()
+    rules = ['log = "weather"\nmax_age = "30d"\nkeep_consumers = true\n', 'log = "*"\nmax_count = 5\n']
+    (shell.data / "millstream.toml").write_text("".join(f"[[log.rules]]\n{rule}" for rule in rules), "utf-8")
+    told = {}
+    for name in ("weather", "other", "dotted.name"):
+        shell.run("append", name, stdin=b"x\n")
+        told[name] = shell.run("info", name).split("trimmed   ")[1].splitlines()[0]
+    assert told == {
+        "weather": "by the rule for 'weather' in the settings: max_age 30d, keep_consumers",
+        "other": "by the rule for '*' in the settings: max_count 5",
+        "dotted.name": "never: it has no policy, and no rule of the settings is for it",
+    }
+    shell.run("trim", "dotted.name", "--max-age", "1d", "--keep-policy")
+    assert "trimmed   by its own policy: max_age 1d" in shell.run("info", "dotted.name")
+    assert json.loads(shell.run("info", "other", "--json"))["rule"] == "*"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+import msgspec
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.log_relay import relay
@@ -20,10 +21,12 @@ from millstream.cli.log_tier import tier
 from millstream.cli.log_torture import torture_command
 from millstream.cli.log_trim import trim
 from millstream.cli.log_upkeep import upkeep
-from millstream.core.amounts import size_text
+from millstream.core.amounts import format_duration, size_text
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
 from millstream.log import Batch, Gap, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log
+from millstream.log.retention import Retention
+from millstream.log.rules import LogRule
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
@@ -136,20 +139,45 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
 @json_option
 @store_options
 def info(settings: Settings, name: str, as_json: bool) -> None:
-    """Say how the log NAME stands."""
+    """Say how the log NAME stands, and by which rule it is trimmed."""
     with _open(settings) as store:
-        found = _log(store, name).info()
+        opened = _log(store, name)
+        found, policy = opened.info(), opened.retention
+    rule = next((rule for rule in settings.log.rules if rule.matches(name)), None)
     if as_json:
-        print_json(found)
+        print_json({**msgspec.to_builtins(found), "retention": policy, "rule": None if rule is None else rule.log})
         return
     click.echo(f"{found.name}: {found.count:,} messages, ids {found.first_id} to {found.last_id}")
     click.echo(f"stored    {size_text(found.bytes)} in {found.blocks:,} blocks, durable by {found.durability}")
     if found.tier is not None:
         tiered = f"{size_text(found.tier.bytes)} of it in {found.tier.objects:,} objects at {found.tier.url}"
         click.echo(f"tier      {tiered}, up to id {found.tier.last_id}")
+    click.echo(f"trimmed   {_trimmed(policy, rule)}")
     click.echo(f"writer    {found.writer or 'none'}")
     for consumer, pointer in found.consumers.items():
         click.echo(f"consumer  {consumer}: acknowledged up to {pointer}, {found.last_id - pointer:,} behind")
+
+
+def _trimmed(policy: Retention | None, rule: LogRule | None) -> str:
+    """By what a log is trimmed that has this *policy* and is one of the logs of *rule*."""
+    if policy is not None and policy.keep_all:
+        return "never: its policy is to keep all"
+    if rule is not None and rule.retention is not None:
+        return f"by the rule for {rule.log!r} in the settings: {_limits(rule.retention)}"
+    if policy is not None and policy != Retention():
+        return f"by its own policy: {_limits(policy)}"
+    return "never: it has no policy, and no rule of the settings is for it"
+
+
+def _limits(policy: Retention) -> str:
+    said = {
+        "max_age": None if policy.max_age is None else format_duration(policy.max_age),
+        "max_bytes": None if policy.max_bytes is None else size_text(policy.max_bytes),
+        "max_count": None if policy.max_count is None else f"{policy.max_count:,}",
+        "cap_bytes": None if policy.cap_bytes is None else size_text(policy.cap_bytes),
+    }
+    limits = [f"{name} {value}" for name, value in said.items() if value is not None]
+    return ", ".join([*limits, *(["keep_consumers"] if policy.keep_consumers else [])])
 
 
 @log.command()
