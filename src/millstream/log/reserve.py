@@ -37,7 +37,7 @@ class Reserve:
         """Take the room that is not taken, if the disk has plenty; nothing happens where that does not succeed."""
         with contextlib.suppress(OSError):
             for share in self._shares:
-                if share.exists():
+                if _is_whole(share):
                     continue
                 if shutil.disk_usage(share.parent).free <= _TIMES * SHARES * SHARE_BYTES:
                     return
@@ -54,6 +54,11 @@ class Reserve:
                 share.unlink()
                 return True
         return False
+
+
+def _is_whole(share: Path) -> bool:
+    """Whether the room was taken, and not only begun to be."""
+    return share.exists() and share.stat().st_size >= SHARE_BYTES
 
 
 def despite_full_disk(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:

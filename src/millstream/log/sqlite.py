@@ -191,9 +191,8 @@ class SqliteBackend:
             last_id, freed = oldest_within(old, max_bytes)
             db.execute(sql.DELETE_BLOCKS.format(number), (last_id,))
         if freed:
-            with self._writing, self._translated():
-                # Only what the write-ahead log holds no more can be written over, and not all of it need be possible.
-                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            with contextlib.suppress(StorageFullError):  # what was freed is freed
+                self._checkpoint()
         return freed
 
     def get_state(self, log: str, key: str) -> State:
@@ -294,6 +293,12 @@ class SqliteBackend:
                 self._readers.append(connection)
                 return
         connection.close()
+
+    @despite_full_disk
+    def _checkpoint(self) -> None:
+        """Move the write-ahead log into the file as far as readers allow: only then its room is used again."""
+        with self._writing, self._translated():
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
