@@ -58,6 +58,11 @@ class Rulebook(msgspec.Struct, frozen=True):
         return max(config.patient.max_delay + config.window + 1 for config in self.configs)
 
     @property
+    def needs_sizes(self) -> bool:
+        """Whether a cap on bytes needs the size of every record."""
+        return any(isinstance(config.max_bytes, int) for config in self.configs)
+
+    @property
     def amends(self) -> bool:
         """Whether some batches come out before they are final."""
         return any(config.policy == "amend" for config in self.configs)

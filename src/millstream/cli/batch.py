@@ -11,18 +11,15 @@ from typing import Any, BinaryIO, TextIO, get_args
 import click
 
 from millstream.batching import (
-    BatchConfig,
     Batcher,
     BoundBrokenError,
     Event,
     Mode,
     Outcome,
-    Rulebook,
 )
 from millstream.batching.event import EventBatch, Reject
 from millstream.batching.lines import read_events, write_line
-from millstream.batching.rulebook import read_overrides
-from millstream.cli.batch_rules import cap_options, late_options, rule_options
+from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
 from millstream.cli.examples import with_examples
 
 _CHUNK = 8192
@@ -95,10 +92,9 @@ def batch(*, file: BinaryIO, overrides: TextIO | None, ordered: bool, **given: A
     Whole messages do as well, as `millstream log read LOG --jsonl` prints them; ticks among them are passed over.
     """
     _refuse_cut(given["mode"])
-    others = read_overrides(overrides.read(), given) if overrides else ()
-    rules = Rulebook(BatchConfig(**given), others)
+    rules = given_rules(overrides, given)
     batcher = Batcher.of(rules)
-    events = read_events(file, sized=any(isinstance(config.max_bytes, int) for config in rules.configs))
+    events = read_events(file, sized=rules.needs_sizes)
     if given["mode"] == "faithful":
         groups = _replayed(batcher, events)
     elif ordered:

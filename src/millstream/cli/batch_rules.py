@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import get_args
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO, get_args
 
 import click
 
-from millstream.batching import ConflictCut
-from millstream.batching.config import Late
+from millstream.batching import BatchConfig, ConflictCut, Late, Rulebook
+from millstream.batching.rulebook import read_overrides
 from millstream.cli.common import Command
 
 
@@ -61,3 +61,8 @@ def late_options(command: Command) -> Command:
         ),
     ]
     return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+def given_rules(overrides: TextIO | None, given: Mapping[str, Any]) -> Rulebook:
+    """The rules that the options of :func:`rule_options`, :func:`cap_options` and :func:`late_options` have *given*."""
+    return Rulebook(BatchConfig(**given), read_overrides(overrides.read(), given) if overrides else ())

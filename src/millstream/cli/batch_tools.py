@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, TextIO
 
 import click
 import msgspec
 
-from millstream.batching import BatchConfig, Rulebook
+from millstream.batching import BatchConfig
 from millstream.batching.explain import NUMBERS, Wording, explain
 from millstream.batching.lines import LONGEST_LINE, read_events
-from millstream.batching.rulebook import read_overrides
 from millstream.batching.shrink import Grouping, shrink
-from millstream.cli.batch_rules import cap_options, late_options, rule_options
+from millstream.cli.batch_rules import cap_options, given_rules, late_options, rule_options
 from millstream.core.amounts import format_duration
+from millstream.core.moment import write_moment
 
 
 def _moment(microseconds: int) -> str:
     try:
-        return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
+        return write_moment(microseconds)
     except OverflowError:
         return f"{microseconds} us"
 
@@ -29,7 +28,6 @@ def _span(microseconds: int) -> str:
     return f"-{format_duration(-microseconds)}" if microseconds < 0 else format_duration(microseconds)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS = Wording(_moment, _span)
 
 file_argument = click.argument("file", type=click.File("rb"), default="-")
@@ -48,11 +46,9 @@ def explain_command(*, file: BinaryIO, overrides: TextIO | None, **given: Any) -
     that was tried. FILE may also be what `millstream log read LOG --jsonl` prints; rules are microseconds then, and the
     words have dates and durations.
     """
-    rules = Rulebook(BatchConfig(**given), read_overrides(overrides.read(), given) if overrides else ())
+    rules = given_rules(overrides, given)
     first = file.readline(LONGEST_LINE + 1)
-    lines = _Again(first, file)
-    sized = any(isinstance(config.max_bytes, int) for config in rules.configs)
-    events = [event for _, event in read_events(lines, sized=sized)]
+    events = [event for _, event in read_events(_Again(first, file), sized=rules.needs_sizes)]
     for story in explain(events, rules, _MICROSECONDS if b'"body' in first else NUMBERS):
         _print(story)
 

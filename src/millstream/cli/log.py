@@ -26,7 +26,7 @@ from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
 from millstream.log import Batch, Gap, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log
 from millstream.log.retention import Retention
-from millstream.log.rules import LogRule
+from millstream.log.rules import LogRule, rule_for
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
 
@@ -139,11 +139,11 @@ def seek(settings: Settings, name: str, consumer: str, first_id: int | None, tim
 @json_option
 @store_options
 def info(settings: Settings, name: str, as_json: bool) -> None:
-    """Say how the log NAME stands, and by which rule it is trimmed."""
+    """Show the size, the ids, the writer and the consumers of the log NAME, and the rule by which it is trimmed."""
     with _open(settings) as store:
         opened = _log(store, name)
         found, policy = opened.info(), opened.retention
-    rule = next((rule for rule in settings.log.rules if rule.matches(name)), None)
+    rule = rule_for(name, settings.log.rules)
     if as_json:
         print_json({**msgspec.to_builtins(found), "retention": policy, "rule": None if rule is None else rule.log})
         return

@@ -14,13 +14,7 @@ from millstream.cli.common import data_options, json_option, print_json
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.cli.stopping import stop_on_signals
-from millstream.cli.stream_options import (
-    NOT_WITH_STREAM,
-    ONLY_WITH_STREAM,
-    STREAM_OPTIONS,
-    refuse_given,
-    stream_options,
-)
+from millstream.cli.stream_options import check_way, stream_options
 from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
@@ -53,12 +47,7 @@ def anchor_command(settings: Settings, *, log: str, stream: bool, output: str | 
     goes on: what fills an anchor is anchored as it comes, and the rest --every so often. The log of batches is that of
     `pipeline batch --stream` and `batch serve`. SIGTERM or Ctrl-C ends it.
     """
-    if stream and not output:
-        raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
-    if stream:
-        refuse_given(("last_id", "flush"), NOT_WITH_STREAM)
-    else:
-        refuse_given((*STREAM_OPTIONS, "every"), ONLY_WITH_STREAM)
+    check_way(stream=stream, history_options=["last_id", "flush"], stream_options=["every"])
     with Node.open(settings) as node:
         began = node.clock.monotonic()
         done = _stream(node, log, output, **given) if output else _history(node, log, **given)

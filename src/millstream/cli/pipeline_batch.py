@@ -13,13 +13,7 @@ from millstream.cli.common import json_option, metrics_option, print_json, store
 from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.cli.stopping import stop_on_signals
-from millstream.cli.stream_options import (
-    NOT_WITH_STREAM,
-    ONLY_WITH_STREAM,
-    STREAM_OPTIONS,
-    refuse_given,
-    stream_options,
-)
+from millstream.cli.stream_options import check_way, stream_options
 from millstream.core.amounts import size_text
 from millstream.core.collector import Collector
 from millstream.core.prometheus import write_prometheus
@@ -30,10 +24,6 @@ from millstream.settings import Settings
 if TYPE_CHECKING:
     from millstream.pipeline.jobs.batchsink import Trigger
     from millstream.pipeline.jobs.folder import JobRecord
-
-
-_OF_HISTORY = ("last_id", "flush", "hand_over")
-_OF_STREAM = (*STREAM_OPTIONS, "metrics_file")
 
 
 @click.command("batch")
@@ -59,13 +49,10 @@ def batch_command(settings: Settings, *, log: str, stream: bool, output: str | N
     and with --flush of the others too. With --stream it goes on, like `millstream batch serve`, with which it shares
     the log of batches and the state: either goes on where the other was. SIGTERM or Ctrl-C ends it.
     """
-    if stream and not output:
-        raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
-    if output and stream:
-        refuse_given(_OF_HISTORY, NOT_WITH_STREAM)
+    check_way(stream=stream, history_options=["last_id", "flush", "hand_over"], stream_options=["metrics_file"])
+    if output:
         _stream(settings, log, output, **given)
     else:
-        refuse_given(_OF_STREAM, ONLY_WITH_STREAM)
         _history(settings, log, **given)
 
 

@@ -31,14 +31,28 @@ _OPTIONS = (
 )
 
 
-STREAM_OPTIONS = ("output", "available_now", "per_trigger", "shards", "ticks")
+_STREAM_OPTIONS = ("output", "available_now", "per_trigger", "shards", "ticks")
 """The names of the parameters that :func:`stream_options` gives to a command."""
 
-ONLY_WITH_STREAM = "only with --stream; without it the command takes what is there, as a job over history"
-NOT_WITH_STREAM = "not with --stream, which takes all that comes; leave it out for a job over history"
+_ONLY_WITH_STREAM = "only with --stream; without it the command takes what is there, as a job over history"
+_NOT_WITH_STREAM = "not with --stream, which takes all that comes; leave it out for a job over history"
 
 
-def refuse_given(names: Iterable[str], why: str) -> None:
+def check_way(*, stream: bool, history_options: Iterable[str], stream_options: Iterable[str]) -> None:
+    """Refuse options that go with the other way of running a command that batches history or, with *stream*, goes on.
+
+    *history_options* are parameters for history alone, *stream_options* those for a stream beside
+    :func:`stream_options`. Raises ``click.UsageError``, also for a stream without an output.
+    """
+    if stream and not click.get_current_context().params["output"]:
+        raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
+    if stream:
+        _refuse_given(history_options, _NOT_WITH_STREAM)
+    else:
+        _refuse_given((*_STREAM_OPTIONS, *stream_options), _ONLY_WITH_STREAM)
+
+
+def _refuse_given(names: Iterable[str], why: str) -> None:
     """Raise ``click.UsageError`` where the command line has one of the options *names*; *why* ends the sentence."""
     context = click.get_current_context()
     given = {name for name in names if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from millstream.core.clock import MICROSECONDS
+from millstream.core.moment import write_moment
 
 _GLIMPSE = 110
 """Signs of a closed tree that are shown beside it."""
@@ -63,12 +63,6 @@ def percent(share: float | None) -> str:
 def rate(value: float) -> str:
     """A number a second or a minute: more digits where it is small."""
     return number(round(value)) if value >= 10 else f"{value:.1f}"
-
-
-def iso(at: int) -> str:
-    """``2026-11-22T03:04:05.678901Z``."""
-    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at)
-    return moment.isoformat().replace("+00:00", "Z")
 
 
 def when(at: int | None, now: int) -> Markup:
@@ -161,7 +155,7 @@ def _dated(at: int | None, write: Callable[[str], Markup]) -> Markup:
     if at is None:
         return Markup("<span class=none>–</span>")
     try:
-        exact = iso(at)
+        exact = write_moment(at)
     except OverflowError:
         return Markup("<span>{}</span>").format(at)
     return write(exact)

@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from millstream import __version__
 from millstream.anchoring.journal_reading import Starts
 from millstream.console import formatting
+from millstream.core.moment import write_moment
 
 _MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FOREVER = "public, max-age=31536000, immutable"
@@ -70,7 +71,7 @@ def make_templates(assets: Assets, clock: Callable[[], int]) -> jinja2.Environme
         length_of=formatting.length_of,
         short=formatting.short,
         tree=formatting.tree,
-        iso=formatting.iso,
+        iso=write_moment,
         ticks=formatting.ticks,
         when=lambda at: formatting.when(at, clock()),
         since=lambda at: formatting.since(at, clock()),

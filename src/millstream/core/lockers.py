@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.core.processes import find_process
+
 _LOCKS = Path("/proc/locks")
 _STOPPED = {"T", "t"}
 
@@ -63,9 +65,5 @@ def _pid_of(line: str, inodes: set[int]) -> int:
 
 
 def _look(pid: int) -> Locker | None:
-    try:
-        name, _, rest = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").partition("(")[2].rpartition(")")
-    except OSError:
-        return None
-    state = rest.split()[0]
-    return None if state in {"Z", "X"} else Locker(pid, name, state in _STOPPED)
+    found = find_process(pid)
+    return None if found is None else Locker(pid, found.program, found.state in _STOPPED)

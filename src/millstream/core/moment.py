@@ -7,6 +7,14 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def write_moment(microseconds: int) -> str:
+    """*microseconds* since the epoch as :func:`read_moment` reads them, in UTC.
+
+    Raises OverflowError for a time that no calendar has.
+    """
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
+
+
 def read_moment(text: str) -> int:
     """Microseconds since the epoch of *text*, ISO 8601 with a zone, such as ``2013-01-31T12:00:00.25Z``.
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.core.processes import find_process
+
 
 class Holder(msgspec.Struct, frozen=True):
     """One process. ``boot`` and ``namespace`` tell on which machine its ``pid`` means something, since when it runs
@@ -69,8 +71,5 @@ def _namespace() -> str:
 
 def _started(pid: int) -> int:
     """When process *pid* was started, in clock ticks since boot; 0 where it is dead or cannot be seen."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in {"Z", "X"} else int(fields[19])
+    found = find_process(pid)
+    return 0 if found is None else found.started

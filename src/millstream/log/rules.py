@@ -65,12 +65,17 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _UNSAID = {field.name: field.default for field in msgspec.structs.fields(LogRule)}
 
 
+def rule_for(name: str, rules: Sequence[LogRule]) -> LogRule | None:
+    """The first of *rules* that holds for the log *name*; None where none does."""
+    return next((rule for rule in rules if rule.matches(name)), None)
+
+
 def apply_rules(log: Log, rules: Sequence[LogRule]) -> None:
     """Keep with *log* what the first of *rules* that matches it says; a log that is kept whole stays so.
 
     Raises :class:`LogInputError` where its objects lie at another URL already.
     """
-    rule = next((rule for rule in rules if rule.matches(log.name)), None)
+    rule = rule_for(log.name, rules)
     if rule is None:
         return
     kept, retention = log.retention, rule.retention

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from millstream.log.ids import IndexEntry
+
 VERSION = 1
 PAGE_SIZE = 8192
 WAL_BYTES_KEPT = 64 << 20  # what a large commit has made of the write-ahead log is cut to this
@@ -55,9 +57,7 @@ _HOLDING = """
 _UP_TO = _HOLDING + " AND first_id <= ? ORDER BY first_id"
 READ_BLOCKS = "SELECT first_id, last_id, data" + _UP_TO
 BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _UP_TO
-BLOCK_INDEX = (
-    "SELECT first_id, last_id, bytes, min_event_time, max_event_time, min_received_at, max_received_at, epoch" + _UP_TO
-)
+BLOCK_INDEX = f"SELECT {', '.join(IndexEntry.__struct_fields__)}" + _UP_TO
 FIRST_BLOCK_SINCE = "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ? ORDER BY first_id LIMIT 1"
 STATISTICS = (
     """

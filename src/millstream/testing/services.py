@@ -23,6 +23,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.core.clock import Clock, SystemClock
+from millstream.core.processes import find_process
 from millstream.log.mysql.server import CONFIGURATION
 from millstream.testing import rabbitmq
 from millstream.testing.keeper import Keeper
@@ -312,9 +313,7 @@ def _children(pid: int) -> list[int]:
 
 def _runs(pid: int) -> bool:
     """Whether *pid* is alive: dead ones may wait for somebody to notice."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] not in {"Z", "X"}
-    return False
+    return find_process(pid) is not None
 
 
 def _free_port() -> int:

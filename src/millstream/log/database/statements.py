@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from millstream.log.ids import IndexEntry
+
 VERSION = 1
 """The format of the tables."""
 
@@ -53,6 +55,7 @@ class Statements:
     BLOCK_RANGES: ClassVar[str]
     """First id, last id and bytes of the blocks from an id (given three times) to another, so many at most."""
 
+    INDEX_COLUMNS = f"SELECT {', '.join(IndexEntry.__struct_fields__)}"
     BLOCK_INDEX: ClassVar[str]
     """What :class:`~millstream.log.ids.IndexEntry` has of the blocks from an id (given three times) to another."""
 

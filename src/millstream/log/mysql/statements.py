@@ -58,13 +58,7 @@ class MysqlStatements(Statements):
         WHERE part = 0 AND first_id >= coalesce((SELECT max(first_id) FROM {0} WHERE first_id <= ?), ?) AND last_id >= ?
     """
     BLOCK_RANGES = "SELECT first_id, last_id, bytes" + _HOLDING + " AND first_id <= ? ORDER BY first_id LIMIT ?"
-    BLOCK_INDEX = (
-        """
-        SELECT first_id, last_id, bytes, min_event_time, max_event_time, min_received_at, max_received_at, epoch
-        """
-        + _HOLDING
-        + " AND first_id <= ? ORDER BY first_id"
-    )
+    BLOCK_INDEX = Statements.INDEX_COLUMNS + _HOLDING + " AND first_id <= ? ORDER BY first_id"
     READ_BLOCKS = "SELECT first_id, last_id, data FROM {} WHERE first_id BETWEEN ? AND ? ORDER BY first_id, part"
     FIRST_BLOCK_SINCE = (
         "SELECT first_id, last_id, bytes" + _HOLDING + " AND max_received_at >= ? ORDER BY first_id LIMIT 1"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from pathlib import Path
+
+from millstream.core.processes import find_process
 
 
 def new_holder() -> str:
@@ -23,8 +24,5 @@ def is_gone(holder: str) -> bool:
 
 def _begun(pid: int) -> str:
     """When the process began, in ticks since the machine did; empty where there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    found = find_process(pid)
+    return "" if found is None else str(found.started)
