@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from millstream.batching import BatchConfig, Batcher
 from millstream.batching.messages import event_of
+from millstream.ingest.connection import Connection
 from millstream.log import LogSpec, open_store
 from millstream.testing.mqtt import publish
 from suite.sizes import sized
@@ -22,6 +26,11 @@ pytestmark = pytest.mark.crash
 
 CHILD = Path(__file__).parent / "children" / "ingest.py"
 SECOND = 1_000_000
+
+
+def signal_all(server, number):
+    for process in server.processes:
+        os.kill(process, number)
 
 
 def start(url, folder, root, qos, where="never", turn=0):
@@ -108,6 +117,43 @@ def test_p2_what_a_killed_broker_had_on_its_disk_comes_when_it_is_back(careful_m
     careful_mosquitto.start()
     harness.run(lambda: set(numbers(harness.records())) == set(range(100)), f"{root}/#", qos=qos)
     assert sorted(set(numbers(harness.records()))) == list(range(100))
+    harness.store.close()
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_an_ingest_that_leaves_waits_until_the_broker_has_its_acknowledgements(
+    careful_mosquitto, tmp_path, root, monkeypatch, protocol
+):
+    """The broker is stopped before them, and finds a message for a client that has left before it has read them."""
+    harness = Harness(tmp_path, careful_mosquitto.url)
+    options = {"qos": 1, "protocol": protocol}
+    harness.subscribe(f"{root}/#", **options)
+    publish(harness.url, sent(root, 50), 1)
+    confirm, close, left = Connection.confirm, Connection.close, threading.Event()
+    helpers = [
+        threading.Thread(target=publish, args=(harness.url, sent(root, 50, 50), 1)),
+        threading.Thread(target=lambda: (left.wait(0.5), signal_all(careful_mosquitto, signal.SIGCONT))),
+    ]
+
+    def confirm_to_a_stopped_broker(self, arrivals, released):
+        if harness.taken + len(arrivals) == 50:
+            signal_all(careful_mosquitto, signal.SIGSTOP)
+        confirm(self, arrivals, released)
+
+    def close_while_it_is_stopped(self):
+        for helper in helpers:
+            helper.start()
+        close(self)
+        left.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "confirm", confirm_to_a_stopped_broker)
+        patched.setattr(Connection, "close", close_while_it_is_stopped)
+        harness.take(50, f"{root}/#", **options)
+    for helper in helpers:
+        helper.join()
+    harness.take(50, f"{root}/#", **options)
+    assert numbers(harness.records()) == list(range(100))
     harness.store.close()
 
 

@@ -132,8 +132,19 @@ class Connection:
             self._paho.send(b"".join(acks))
 
     def close(self) -> None:
-        """Send what is still to be sent, take leave of the broker (which keeps the session), and disconnect."""
+        """Let the broker take every acknowledgement, take leave of it (it keeps the session), and disconnect.
+
+        A broker that writes to a connection that is closed drops what it has not read of it: under QoS 1 the messages
+        of those acknowledgements would come again. So it answers a ping first. What comes meanwhile stays with it.
+        """
         client, deadline = self._paho, self._clock.monotonic() + _CLOSE_SECONDS
+        if client.connected:
+            client.ping()
+        while client.connected and client.pings and (left := deadline - self._clock.monotonic()) > 0:
+            code = client.drain(_MOST) or client.loop(min(left, 0.5))
+            client.take(_MOST)
+            if code != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                break
         if client.connected:
             client.disconnect()
         while client.socket() is not None and self._clock.monotonic() < deadline:
@@ -200,6 +211,7 @@ class _Client(paho.Client):
         self._buffer, self._dry = memoryview(b""), False
         self._bytes = sum(len(arrival.payload) for arrival in self.arrivals)
         self.welcome: tuple[ReasonCode, bool] | None = None
+        self.pings = 0
         self.connected = False
         self.lost: ReasonCode | None = None
 
@@ -231,6 +243,10 @@ class _Client(paho.Client):
         self._packet_queue(packets[0], packets, 0, 1)
         self.loop_write()
 
+    def ping(self) -> None:
+        """Ask for an answer, which comes once the broker has taken all that was sent; ``pings`` are unanswered."""
+        self._send_pingreq()
+
     def drop(self) -> None:
         """Close the sockets, whatever state they are in."""
         self._reset_sockets()
@@ -258,6 +274,14 @@ class _Client(paho.Client):
                 raise
         taken, self._buffer = self._buffer[:bufsize], self._buffer[bufsize:]
         return bytes(taken)
+
+    def _send_pingreq(self) -> MQTTErrorCode:
+        self.pings += 1
+        return super()._send_pingreq()
+
+    def _handle_pingresp(self) -> MQTTErrorCode:
+        self.pings = max(0, self.pings - 1)
+        return super()._handle_pingresp()
 
     def _handle_publish(self) -> MQTTErrorCode:
         five = self._protocol == MQTTProtocolVersion.MQTTv5
