@@ -32,6 +32,15 @@ def served(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module")
+def asked(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Another such server, for questions that change what there is."""
+    folder = tmp_path_factory.mktemp("asked") / "node"
+    shutil.copytree(furnished, folder)
+    with serving(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def guarded(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server whose settings have a viewer, an operator and an admin."""
     folder = tmp_path_factory.mktemp("guarded") / "node"

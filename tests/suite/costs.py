@@ -114,7 +114,7 @@ class Costs:
         self._tests[said[_TIER]] += 1
         self._by_tier[said[_TIER]] += said[_COST]
         self._by_test[report.nodeid] = said[_COST]
-        if said[_TIER] == DEFAULT and said[_COST] > self._budgets["single"]:
+        if SIZE in self._budgets and said[_TIER] == DEFAULT and said[_COST] > self._budgets["single"]:
             most = self._budgets["single"]
             self._too_expensive.append(f"{report.nodeid} took {said[_COST]:.1f} s; in the default tier: {most}")
 
