@@ -32,6 +32,16 @@ def test_the_time_of_a_child_counts_while_it_runs_and_after_it_ended() -> None:
     assert running >= 0.29
 
 
+def test_the_time_of_a_process_that_nobody_waits_for_stays_counted() -> None:
+    before = cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", NESTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        running = cpu_seconds() - before
+        child.kill()  # what it started is somebody else's child from now on, and ends as its input does
+    assert cpu_seconds() - before >= running >= 0.29
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
 def test_what_is_started_in_the_block_has_so_many_cores() -> None:
     before = os.sched_getaffinity(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,40 @@ _USER = 11
 follow (proc_pid_stat(5))."""
 
 
+class _Cpu:
+    """The processor time of this process and all that it started, which grows whatever becomes of them.
+
+    A process that nobody waits for takes its time along when it ends: what was counted of it stays counted.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[int, tuple[int, int]] = {}
+        self._total = 0
+
+    def ticks(self) -> int:
+        """The ticks so far."""
+        with self._lock:
+            now = {pid: _cpu_ticks(pid) for pid in descendants(os.getpid())}
+            nothing = (0, 0)
+            own = sum(used - self._last.get(pid, nothing)[0] for pid, (used, _) in now.items())
+            waited_for = sum(used - self._last.get(pid, nothing)[1] for pid, (_, used) in now.items())
+            known = sum(sum(self._last[pid]) for pid in self._last.keys() - now.keys())
+            self._total += max(0, own) + max(0, waited_for - known)
+            self._last = now
+            return self._total
+
+
+_cpu = _Cpu()
+
+
 def cpu_seconds() -> float:
     """Seconds of processor time so far of this process, of all that it started, and of those of them that have ended.
 
-    A rate by this time does not depend on what else the machine does; it is 0.0 where there is no ``/proc``.
+    It never goes back. A rate by this time does not depend on what else the machine does; it is 0.0 where there is no
+    ``/proc``.
     """
-    return sum(_cpu_ticks(pid) for pid in descendants(os.getpid())) / _TICKS
+    return _cpu.ticks() / _TICKS
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -75,11 +104,13 @@ def on_cores(count: int) -> Iterator[int]:
         os.sched_setaffinity(0, before)
 
 
-def _cpu_ticks(pid: int) -> int:
+def _cpu_ticks(pid: int) -> tuple[int, int]:
+    """What the process has used, and what those of its children had that it waited for."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return sum(int(field) for field in fields[_USER : _USER + 4])
-    return 0
+        user, system, user_of_children, system_of_children = map(int, fields[_USER : _USER + 4])
+        return user + system, user_of_children + system_of_children
+    return 0, 0
 
 
 def _name(pid: int) -> str:
