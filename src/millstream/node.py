@@ -32,7 +32,7 @@ from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
-from millstream.log import LogSpec, LogStore
+from millstream.log import LogSpec, LogStore, StorageError
 from millstream.log.upkeep import Upkeep
 from millstream.mill.auditing.audit_queue import AuditQueue
 from millstream.mill.policies.places import FolderPlace, PolicyPlace, SpacePlace
@@ -41,7 +41,7 @@ from millstream.mill.presence import Presence
 from millstream.mill.providers import Providers
 from millstream.mill.working.tasks import QueueName
 from millstream.node_mill import MillNode
-from millstream.queue import LogWorkQueue, WorkQueue
+from millstream.queue import LogWorkQueue, WorkQueue, queue_log
 from millstream.queue.noticed import NoticedWorkQueue
 from millstream.queue.task_rows import queue_names
 from millstream.settings import FILE_NAME, Settings
@@ -64,11 +64,8 @@ if TYPE_CHECKING:
 
 
 DATABASE = "node.db"
-REPORT_LEDGER = "mill.ledger"
-"""The log of the ledger of integrity reports."""
-
 REGISTRY_LEDGER = "registry.ledger"
-"""The log of the ledger of identifiers."""
+"""The ledger of identifiers."""
 
 
 class NodeError(MillstreamError):
@@ -141,7 +138,12 @@ class Node(MillNode):
     @locked_cached_property
     def store(self) -> LogStore:
         """The store of the message logs."""
-        return self._resources.enter_context(open_store(self.settings.log_url, clock=self.clock))
+        store = self._resources.enter_context(open_store(self.settings.log_url, clock=self.clock))
+        outputs = {path.stem for path in (self.folder / "batching").glob("*.state")}
+        for name in outputs.intersection(store.logs()):
+            with contextlib.suppress(StorageError):  # it may be read-only
+                store.log(LogSpec(name, kind="batches"))  # one that an earlier release made has no kind
+        return store
 
     def upkeep(self, say: Callable[[str], object]) -> contextlib.AbstractContextManager[object]:
         """Moves and trims the logs by their rules while its block is open; *say* gets a line where it cannot."""
@@ -196,7 +198,7 @@ class Node(MillNode):
 
         *ticks* appends ticks to *log*: see :class:`BatchService`.
         """
-        source, sink = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(output))
+        source, sink = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(output, kind="batches"))
         state = self.batching_state(output)
         service = BatchService(source, sink, self.rules, state, ticks=ticks, clock=self.clock, metrics=metrics)
         self._resources.callback(service.close)
@@ -251,7 +253,7 @@ class Node(MillNode):
         from millstream.anchoring.feed import AnchorFeed, check_final
 
         check_final(self.rules)
-        source, output = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(batches))
+        source, output = self.store.log(LogSpec(log), create=False), self.store.log(LogSpec(batches, kind="batches"))
         return AnchorFeed(source, output, self.batch_writer, self.rules.plain)
 
     @locked_cached_property
@@ -357,7 +359,7 @@ class Node(MillNode):
             return name in self._queues
 
     def _log_queue(self, name: str) -> WorkQueue:
-        queue = LogWorkQueue(self.store.log(LogSpec(f"queue.{name}")), clock=self.clock)
+        queue = LogWorkQueue(self.store.log(queue_log(name)), clock=self.clock)
         self._resources.callback(queue.close)
         queue.reclaim()  # the workers of a node end with it, so leases from before are nobody's
         return queue

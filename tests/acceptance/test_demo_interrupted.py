@@ -42,7 +42,9 @@ def outcome(data: Path, figures: dict[str, Any]) -> dict[str, Any]:
             for name in ("second", "third")
             for path in (data / "stores" / name).rglob("*.py")
         ),
-        "messages": {row["name"]: row["last_id"] for row in logs if row["name"] in ("weather", "flights", "ledger")},
+        "messages": {
+            row["name"]: row["last_id"] for row in logs if row["name"] in ("weather", "flights", "system:ledger")
+        },
     }
 
 

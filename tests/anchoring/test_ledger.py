@@ -18,7 +18,7 @@ from millstream.anchoring.ledger import (
 )
 from millstream.anchoring.log_ledger import LogLedger
 from millstream.core.clock import VirtualClock
-from millstream.log import LogInputError, LogSpec, open_store
+from millstream.log import LogInputError, open_store, system_log
 from millstream.testing.ledgers import LedgerConformance, some_anchor
 
 
@@ -115,7 +115,7 @@ def test_what_others_wrote_into_the_log_is_no_ledger(tmp_path: Path) -> None:
     clock = VirtualClock()
     with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
         entries = chain(3)
-        with store.log(LogSpec("ledger")).writer() as writer:
+        with store.log(system_log("ledger", "ledger")).writer() as writer:
             writer.append([encode_entry(entry) for entry in (entries[0], entries[2])])
         ledger = LogLedger(store, clock)
         with pytest.raises(LedgerError, match="message 2"):
@@ -128,12 +128,12 @@ def test_a_ledger_whose_log_was_trimmed_is_broken_and_says_so(tmp_path: Path) ->
         ledger = LogLedger(store, clock)
         for number in range(5):
             ledger.append(some_anchor(number))
-        log = store.log(LogSpec("ledger"))
+        log = store.log(system_log("ledger", "ledger"))
         with pytest.raises(LogInputError, match="keep_all"):
             log.trim(3)
         log.set_retention(None)
         log.trim(3)
-        with pytest.raises(LedgerError, match="ids 1 to 2 of log 'ledger' were trimmed"):
+        with pytest.raises(LedgerError, match="ids 1 to 2 of log 'system:ledger' were trimmed"):
             ledger.verify()
         head = ledger.head()
         assert head is not None

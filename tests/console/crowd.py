@@ -15,6 +15,7 @@ from millstream.mill.checking.bitcheck import Verdict
 from millstream.mill.manifest import CheckResult, Event
 from millstream.mill.working.tasks import Duplicate, encode_task
 from millstream.node import Node
+from millstream.queue import queue_log
 from millstream.queue.events import Died, event_message
 from millstream.settings import load_settings
 
@@ -89,7 +90,7 @@ def _bury(node: Node, count: int) -> None:
             last = min(first + _STEP, count)
             queue.put([encode_task(Duplicate("primary", "gone", "photos", f"{n}.jpg")) for n in range(first, last)])
             queue.lease(last - first, visibility=3600)
-    log = node.store.log(LogSpec("queue.duplication-high"), create=False)
+    log = node.store.log(queue_log("duplication-high"), create=False)
     ids = [task.id for batch in log.read(1, log.last_id, gaps="all") for task in batch if task.key == "put"]
     with log.writer() as writer:
         writer.append([event_message(Died([one], NOW + one, _cause(n))) for n, one in enumerate(ids[-count:])])

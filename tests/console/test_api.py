@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from as_described import ask_as_described, described_operations, questions
 from world import DAMAGED, DEAD, Served, did, serving
 
+from millstream.log import LogSpec, open_store
 from millstream.rest.description import describe, encode_description
 from millstream.testing.waiting import until
 from suite.sizes import sized
@@ -29,8 +31,8 @@ def test_the_description_that_is_checked_in_is_the_one_that_is_served(served: Se
 
 @pytest.mark.long
 @pytest.mark.parametrize(("operation", "mode"), QUESTIONS)
-def test_whatever_is_asked_the_answer_is_as_described_and_never_500(served: Served, operation: str, mode: str) -> None:
-    ask_as_described(DESCRIPTION, operation, mode, served.url, sized(ci=2, long=200))
+def test_whatever_is_asked_the_answer_is_as_described_and_never_500(asked: Served, operation: str, mode: str) -> None:
+    ask_as_described(DESCRIPTION, operation, mode, asked.url, sized(ci=2, long=200))
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,27 @@ def test_messages_are_found_by_id_and_by_time(served: Served) -> None:
     assert json.loads(whole["body"])["unit"] == "°F"
     assert served.ask("GET", f"{API}/logs/weather/messages/999999")[0] == 404
     assert served.ask("GET", f"{API}/logs/nothing/messages")[0] == 404
+
+
+def test_totals_and_metrics_follow_the_kinds_that_the_store_keeps(copied: Callable[[], Path]) -> None:
+    folder = copied()
+    with open_store(f"sqlite:///{folder / 'log.db'}") as store:
+        for name, kind in (("queue.orders", "application"), ("orders.ledger", "topic"), ("sums", "batches")):
+            with store.log(LogSpec(name, kind=kind)).writer() as writer:
+                writer.append([b"1", b"2"])
+    with serving(folder) as served:
+        kinds = {row["log"]: row["kind"] for row in served.ask("GET", f"{API}/logs")[1]["items"]}
+        data = sorted(name for name, kind in kinds.items() if kind in ("application", "topic"))
+        assert data == ["orders.ledger", "queue.orders", "weather"]
+        assert {kind for name, kind in kinds.items() if name.startswith("system:")} >= {"ledger", "queue"}
+        assert served.ask("GET", f"{API}/logs?kind=topic")[1]["total"] == 1
+        assert served.ask("GET", f"{API}/logs?kind=messages")[0] == 400
+        overview = served.ask("GET", f"{API}/overview")[1]
+        assert overview["log"]["logs"] == 3
+        metrics = served.ask("GET", "/metrics")[1]
+        assert re.findall(r'log_last_id\{log="([^"]+)"', metrics) == data
+        for name, status in (("system:ledger", 400), ("sums", 400), ("queue.orders", 200)):
+            assert served.ask("POST", f"{API}/logs/{name}/messages", {"body": "x"})[0] == status
 
 
 def test_dead_tasks_are_redriven_and_discarded_with_a_trail(copied: Callable[[], Path]) -> None:

@@ -144,7 +144,7 @@ class TestMemoryLogStore(LogStoreConformance):
 class TestNerveBackend(BackendConformance):
     """The document's layout has no blocks and no times, so that what is asked of them does not hold there."""
 
-    keeps_index = False
+    keeps_index = renames = False
     test_a_commit_stores_blocks_pointer_and_sequence_together = None  # type: ignore[assignment]
     test_reading_begins_with_the_block_that_holds_the_id = None  # type: ignore[assignment]
     test_reading_returns_one_block_at_least_and_no_more_bytes_than_asked_for = None  # type: ignore[assignment]

@@ -84,10 +84,12 @@ def test_a_rule_that_cannot_be_kept_is_refused_when_settings_are_read(
         ("*", "queue.bit", False),
         ("*", "broker.journal", False),
         ("queue.*", "queue.bit", True),
+        ("*", "system:ledger", False),
+        ("system:*", "system:ledger", False),
         ("o.ders", "orders", False),
     ],
 )
-def test_a_star_stands_for_any_text_but_a_nodes_own_logs_are_named_in_full(
+def test_a_star_stands_for_any_text_without_a_dot_and_no_rule_for_system_logs(
     pattern: str, name: str, holds: bool
 ) -> None:
     assert LogRule(pattern).matches(name) == holds

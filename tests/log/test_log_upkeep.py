@@ -121,7 +121,7 @@ def test_a_node_that_serves_moves_and_trims_its_logs_by_the_settings_and_ends_in
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with open_tiered(url) as store:
         log = fill(store.log(SPEC))
-        kept = fill(store.log(LogSpec("queue.bit", compression="plain")))
+        kept = fill(store.log(LogSpec("system:queue.bit", compression="plain", kind="queue")))
         command = [sys.executable, "-m", "millstream", "serve", "--broker", "127.0.0.1:0", "--data", str(tmp_path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
             try:

@@ -83,7 +83,7 @@ def test_the_journal_and_the_held_messages_are_trimmed_behind_what_still_counts(
 
     async def second(desk: Desk) -> None:
         journal = desk.core.journal
-        logs = desk.store.log(LogSpec(JOURNAL)), desk.store.log(LogSpec(HELD))
+        logs = desk.store.log(JOURNAL), desk.store.log(HELD)
         assert all(log.last_id >= 200 for log in logs)
         assert logs[0].last_id - logs[0].first_id < 100
         assert logs[1].first_id == 151, "nothing before the one that is held"
@@ -102,7 +102,7 @@ def test_a_journal_whose_snapshot_fails_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def step(desk: Desk) -> None:
-        journal = desk.store.log(LogSpec(JOURNAL))
+        journal = desk.store.log(JOURNAL)
         for number in range(60):
             if number == 30:
                 monkeypatch.setattr(Log, "trim", refuse)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.log import LogSpec, open_store
+from millstream.log import open_store
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.journal import HELD, JOURNAL
 from millstream.messaging.client import Message, Options, Producer, SimpleConsumer
@@ -66,7 +66,7 @@ def test_memory_and_journal_stay_as_they_are_over_many_messages(process: BrokerP
     process.kill()
     assert grown < 24 << 20, f"{grown / 2**20:.0f} MiB more after {more:,} messages more, of {before / 2**20:.0f}"
     with open_store(f"segments:///{tmp_path / 'logs'}", read_only=True) as store:
-        journal, held = store.log(LogSpec(JOURNAL), create=False), store.log(LogSpec(HELD), create=False)
+        journal, held = store.log(JOURNAL, create=False), store.log(HELD, create=False)
         assert journal.last_id - journal.first_id < 10 * SNAPSHOT_AFTER
         assert journal.first_id > 1
         assert journal.last_id > 3 * more // BATCH

@@ -45,7 +45,7 @@ MARKS: Sequence[Callable[[Path, int], bool]] = [
     lambda folder, messages: last_id(folder, "written") == messages,
     lambda folder, messages: last_id(folder, "streamed") > messages // 3,
     lambda folder, _: has(folder, "jobs/batch-*/attempt-*/data/_temporary/**/*.parquet"),
-    lambda folder, _: last_id(folder, "ledger") > 0,
+    lambda folder, _: last_id(folder, "system:ledger") > 0,
     lambda folder, _: has(folder, "jobs/inventory-*/attempt-*/data/bin-*.parquet"),
     lambda folder, _: has(folder, "jobs/duplication-*/attempt-*/data/*"),
     lambda folder, _: has(folder, "jobs/duplication-*/copies-*/attempt-*/data/bin-*.parquet"),

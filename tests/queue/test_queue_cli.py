@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.main import run
-from millstream.log import LogSpec, open_store
-from millstream.queue import LogWorkQueue
+from millstream.log import open_store
+from millstream.queue import LogWorkQueue, queue_log
 
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[LogWorkQueue]:
     """The queue ``bits`` of the node in ``tmp_path``, with one dead task and two that are ready."""
     store = open_store(f"sqlite:///{tmp_path}/log.db")
-    with store, LogWorkQueue(store.log(LogSpec("queue.bits"))) as queue:
+    with store, LogWorkQueue(store.log(queue_log("bits"))) as queue:
         queue.put([b"dead", b"ready", b"ready"])
         queue.dead_letter(queue.lease(1, visibility=30)[0], cause="StoreError: gone")
         yield queue
@@ -69,7 +69,7 @@ def test_a_dead_task_is_amended_redriven_at_a_rate_and_others_discarded(
     assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"queue": "bits", "discarded": 1}
     assert run(["queue", "redrive", "bits", "--per-second", "0", *data]) == 2
     assert run(["queue", "redrive", "bits", "--per-second", "0.01", *data]) == 0
-    with open_store(f"sqlite:///{tmp_path}/log.db") as store, LogWorkQueue(store.log(LogSpec("queue.bits"))) as opened:
+    with open_store(f"sqlite:///{tmp_path}/log.db") as store, LogWorkQueue(store.log(queue_log("bits"))) as opened:
         depth = opened.depth()
         assert (depth.ready, depth.delayed, depth.dead) == (1, 1, 0) and second > first
         assert [lease.body for lease in opened.lease(9, visibility=30)] == [b"alive"]

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from millstream.core.clock import VirtualClock
-from millstream.log import Log, LogSpec, open_store
-from millstream.queue import LogWorkQueue, QueueView
+from millstream.log import Log, open_store
+from millstream.queue import LogWorkQueue, QueueView, queue_log
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
     with open_store(f"sqlite:///{tmp_path}/log.db") as store:
-        yield store.log(LogSpec("queue.tasks"))
+        yield store.log(queue_log("tasks"))
 
 
 def test_a_view_follows_a_queue_that_another_has_across_its_snapshots(log: Log) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.journal import Journal
     from millstream.anchoring.ledger import Ledger, LedgerEntry, MemoryLedger
     from millstream.anchoring.local_cas import LocalCas
-    from millstream.anchoring.log_ledger import LogLedger
+    from millstream.anchoring.log_ledger import LogLedger, Repaired
     from millstream.anchoring.observer import Observer
     from millstream.anchoring.proof import Replica, VerifiedProof, verify_proof
     from millstream.anchoring.prover import prove
@@ -34,7 +34,7 @@ _MODULES = {
     "journal": ("Journal",),
     "ledger": ("Ledger", "LedgerEntry", "MemoryLedger"),
     "local_cas": ("LocalCas",),
-    "log_ledger": ("LogLedger",),
+    "log_ledger": ("LogLedger", "Repaired"),
     "observer": ("Observer",),
     "proof": ("Replica", "VerifiedProof", "verify_proof"),
     "prover": ("prove",),
@@ -67,6 +67,7 @@ __all__ = [
     "ObservationBlockedError",
     "Observer",
     "ProofError",
+    "Repaired",
     "Replay",
     "Replica",
     "StoreCas",

@@ -100,6 +100,15 @@ def decode_entry(data: bytes) -> LedgerEntry:
     return check_seal(entry)
 
 
+def is_entry(data: bytes) -> bool:
+    """Whether *data* has the form of an entry, whatever it says."""
+    try:
+        _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
 def check_seal(entry: LedgerEntry) -> LedgerEntry:
     """*entry*, whose hash must be that of its other members. Raises :class:`LedgerError`."""
     if not 0 < entry.number <= MAX_SAFE_INTEGER or abs(entry.time) > MAX_SAFE_INTEGER:

@@ -1,28 +1,41 @@
-"""The ledger on a message log: one entry is the body of one message, and its number is the message's id."""
+"""The ledger on a message log: one entry is the body of one message, in the order of their numbers."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from millstream.anchoring.errors import LedgerError
-from millstream.anchoring.ledger import LedgerEntry, decode_entry, encode_entry, next_entry, verified_head
+from millstream.anchoring.ledger import LedgerEntry, decode_entry, encode_entry, is_entry, next_entry, verified_head
 from millstream.core.clock import Clock
-from millstream.log import DamagedLogError, LogSpec, LogStore, Message, Retention, TrimmedError
+from millstream.log import DamagedLogError, IdRange, LogStore, Message, Retention, TrimmedError, system_log
 
 LEDGER_LOG = "ledger"
-"""The log that the ledger lies in."""
+"""What the ledger of anchors is called; it lies in the system log of this name."""
+
+
+_ASIDE = "ledger/aside"
+"""The note with the ids of messages that are no entries: pairs of the first and the last of a run."""
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """A ledger after a repair: ``entries`` form its chain, ``put_aside`` are the ids of messages that are none."""
+
+    entries: int
+    put_aside: Sequence[int]
 
 
 class LogLedger:
-    """The ledger on the log *name* of *store*, which is made where it is absent.
+    """The ledger *name* of *store*, in the system log of this name, which is made where it is absent.
 
     Only an append takes the log's writing lease, and only while it lasts, so several processes may share a ledger.
     """
 
     def __init__(self, store: LogStore, clock: Clock, *, name: str = LEDGER_LOG) -> None:
-        self._log = store.log(LogSpec(name))
+        self._log = store.log(system_log(name, "ledger"))
         self._clock = clock
         self._writing = threading.Lock()
 
@@ -37,15 +50,15 @@ class LogLedger:
             return entry
 
     def entries(self, first: int = 1) -> Iterator[LedgerEntry]:
-        if first > self._log.last_id:
-            return
-        with _damage_is_ours(self._log.name):
-            for batch in self._log.read(max(1, first), columns=["body"], gaps="none"):
-                for number, body in enumerate(batch.arrow.column("body").to_pylist(), batch.first_id):
-                    yield self._checked(number, body)
+        return self._entries(max(1, first), self._aside())
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last entry, 0 while there is none; no entry is read."""
+        return self._log.last_id - sum(map(len, self._aside()))
 
     def head(self) -> LedgerEntry | None:
-        last = self._log.last_id
+        last = self.last_number
         return next(self.entries(last)) if last else None
 
     def find(self, anchor_string: str, *, after: int = 0) -> LedgerEntry | None:
@@ -54,11 +67,69 @@ class LogLedger:
     def verify(self) -> LedgerEntry | None:
         return verified_head(self.entries())
 
-    def _checked(self, number: int, body: bytes) -> LedgerEntry:
-        entry = decode_entry(body)
+    def repair(self) -> Repaired:
+        """Put aside, durably, messages that are no entries: they stay where they are, and count no more.
+
+        One of them ended a ledger in the releases in which everybody could write to it. Raises :class:`LedgerError`
+        where the others are no whole chain: then something was changed, and only a copy helps.
+        """
+        with self._writing, self._log.writer(producer="ledger"):
+            foreign = [message_id for message_id, body in self._bodies(1) if not is_entry(body)]
+            aside = _runs(foreign)
+            head = verified_head(self._entries(1, aside))
+            if aside != self._aside():
+                self._log.put_note(_ASIDE, msgspec.json.encode([[ids.first, ids.last] for ids in aside]))
+            return Repaired(head.number if head else 0, foreign)
+
+    def _entries(self, first: int, aside: Sequence[IdRange]) -> Iterator[LedgerEntry]:
+        number, first_id = first, first
+        for ids in aside:
+            first_id += len(ids) if ids.first <= first_id else 0
+        for message_id, body in self._bodies(first_id):
+            if not any(message_id in ids for ids in aside):
+                yield self._checked(number, message_id, body)
+                number += 1
+
+    def _bodies(self, first_id: int) -> Iterator[tuple[int, bytes]]:
+        """The id and the body of every message from *first_id* on."""
+        if first_id > self._log.last_id:
+            return
+        with _damage_is_ours(self._log.name):
+            for batch in self._log.read(first_id, columns=["body"], gaps="none"):
+                yield from enumerate(batch.arrow.column("body").to_pylist(), batch.first_id)
+
+    def _aside(self) -> Sequence[IdRange]:
+        note = self._log.note(_ASIDE)
+        return (
+            [IdRange(first, last) for first, last in msgspec.json.decode(note, type=list[tuple[int, int]])]
+            if note
+            else []
+        )
+
+    def _checked(self, number: int, message_id: int, body: bytes) -> LedgerEntry:
+        try:
+            entry = decode_entry(body)
+        except LedgerError as error:
+            if is_entry(body):
+                raise
+            raise LedgerError(
+                f"message {message_id} of log {self._log.name!r} is no ledger entry; `millstream anchor ledger "
+                "--repair` puts such messages aside"
+            ) from error
         if entry.number != number:
-            raise LedgerError(f"message {number} of log {self._log.name!r} holds ledger entry {entry.number}")
+            raise LedgerError(f"message {message_id} of log {self._log.name!r} holds ledger entry {entry.number}")
         return entry
+
+
+def _runs(ids: Iterable[int]) -> list[IdRange]:
+    """*ids*, in order, as runs."""
+    found: list[IdRange] = []
+    for each in ids:
+        if found and found[-1].last + 1 == each:
+            found[-1] = IdRange(found[-1].first, each)
+        else:
+            found.append(IdRange(each, each))
+    return found
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from millstream.node import Node
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.anchoring import Replay
+    from millstream.anchoring import Repaired, Replay
     from millstream.anchoring.registry import OperationStatus
 
 
@@ -35,19 +35,35 @@ anchor.add_command(linksets)
 @anchor.command()
 @click.option("--from", "first", type=click.IntRange(min=1), default=1, show_default=True, help="First entry number.")
 @click.option("--registry", is_flag=True, help="The ledger of the registry of identifiers, not that of event batches.")
+@click.option("--repair", is_flag=True, help="Put messages aside that are no entries, such as older releases let in.")
 @json_option
 @data_options
-def ledger(settings: Settings, first: int, registry: bool, as_json: bool) -> None:
+def ledger(settings: Settings, first: int, registry: bool, repair: bool, as_json: bool) -> None:
     """Print the entries of the ledger, one a line.
 
-    With --json each is an object of number, time (microseconds since the epoch), anchor_string, previous, hash.
+    With --json each is an object of number, time (microseconds since the epoch), anchor_string, previous, hash. With
+    --repair messages that are no entries are put aside instead: they stay in the log, and no longer count.
     """
     with Node.open(settings) as node:
-        for entry in (node.registry_ledger if registry else node.ledger).entries(first):
+        found = node.registry_ledger if registry else node.ledger
+        if repair:
+            _print_repaired(found.repair(), as_json=as_json)
+            return
+        for entry in found.entries(first):
             if as_json:
                 print_json(entry)
             else:
                 print(f"{entry.number}  {entry.time}  {entry.anchor_string}  {entry.hash}")
+
+
+def _print_repaired(done: Repaired, *, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+    elif done.put_aside:
+        ids = ", ".join(map(str, done.put_aside[:20])) + (", …" if len(done.put_aside) > 20 else "")
+        print(f"{done.entries:,} entries form the chain; {len(done.put_aside):,} messages are aside: {ids}")
+    else:
+        print(f"{done.entries:,} entries form the chain, and there is nothing else in the log")
 
 
 @anchor.command()

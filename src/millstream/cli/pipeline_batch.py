@@ -17,7 +17,7 @@ from millstream.cli.stream_options import check_way, stream_options
 from millstream.core.amounts import size_text
 from millstream.core.collector import Collector
 from millstream.core.prometheus import write_prometheus
-from millstream.log import LogSpec
+from millstream.log import LogSpec, user_log
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -70,13 +70,15 @@ def _history(
 
     if flush and hand_over:
         raise click.UsageError("--flush closes everything: there is nothing left to --hand-over")
+    if hand_over:
+        user_log(hand_over)
     with Node.open(settings) as node, node.spark() as spark, shown(spark, "batch"):
         jobs = node.folder / "jobs"
         job = history.run_batch(
             spark, jobs, settings.log_url, log, node.rules, last_id=last_id, flush=flush, clock=node.clock
         )
         if hand_over:
-            history.hand_over(job, node.store.log(LogSpec(hand_over)), node.batching_state(hand_over))
+            history.hand_over(job, node.store.log(LogSpec(hand_over, kind="batches")), node.batching_state(hand_over))
     print_record(job.record, str(job.data), as_json=as_json, reused=job.reused)
 
 

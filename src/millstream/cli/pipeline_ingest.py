@@ -13,6 +13,7 @@ from millstream.cli.pipeline_progress import shown
 from millstream.cli.spark_options import master_option
 from millstream.core.amounts import size_text
 from millstream.ingest.moments import Unit
+from millstream.log import user_log
 from millstream.node import Node
 from millstream.settings import Settings
 
@@ -62,6 +63,7 @@ def ingest_command(
     from millstream.pipeline.jobs.ingest import default_staging, run_ingest
     from millstream.pipeline.jobs.sourcefiles import find_files
 
+    user_log(log)
     rules = _rules(**mapping)
     files = find_files(paths, wanted)
     with Node.open(settings, create=True) as node, node.spark() as spark, shown(spark, "ingest"):

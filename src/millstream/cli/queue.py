@@ -12,14 +12,10 @@ import click
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
-from millstream.log import LogSpec
 from millstream.node import Node
-from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, recover
+from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, queue_log, queues_on_logs, recover
 from millstream.settings import Settings
 from millstream.stores.tiers import open_store
-
-LOG_PREFIX = "queue."
-"""The queue ``bits`` is kept in the log ``queue.bits``."""
 
 
 @click.group()
@@ -42,9 +38,8 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
                 _print_depth(each, node.queue(each).depth(), as_json)
         return
     with open_store(settings.log_url, create=False, read_only=True) as store:
-        names = [name] if name else [log.removeprefix(LOG_PREFIX) for log in store.logs() if log.startswith(LOG_PREFIX)]
-        for each in names:
-            state, _ = recover(store.log(LogSpec(LOG_PREFIX + each), create=False))
+        for each in [name] if name else queues_on_logs(store):
+            state, _ = recover(store.log(queue_log(each), create=False))
             _print_depth(each, state.depth(SystemClock().now()), as_json)
 
 
@@ -131,7 +126,7 @@ def _open(settings: Settings, name: str) -> Iterator[WorkQueue]:
         return
     with (
         open_store(settings.log_url, create=False) as store,
-        LogWorkQueue(store.log(LogSpec(LOG_PREFIX + name), create=False)) as opened,
+        LogWorkQueue(store.log(queue_log(name), create=False)) as opened,
     ):
         yield opened
 
@@ -141,7 +136,7 @@ def _dead(settings: Settings, name: str, limit: int, after: int) -> Sequence[Dea
         with _open(settings, name) as opened:
             return opened.dead(limit=limit, after=after)
     with open_store(settings.log_url, create=False, read_only=True) as store:
-        state, _ = recover(store.log(LogSpec(LOG_PREFIX + name), create=False))
+        state, _ = recover(store.log(queue_log(name), create=False))
     return [task for task in state.dead() if task.task_id > after][:limit]
 
 

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from millstream.log import user_log
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
@@ -42,11 +44,14 @@ def check_way(*, stream: bool, history_options: Iterable[str], stream_options: I
     """Refuse options that go with the other way of running a command that batches history or, with *stream*, goes on.
 
     *history_options* are parameters for history alone, *stream_options* those for a stream beside
-    :func:`stream_options`. Raises ``click.UsageError``, also for a stream without an output.
+    :func:`stream_options`. Raises ``click.UsageError``, also for a stream without an output, and
+    :class:`~millstream.log.SystemLogError`.
     """
-    if stream and not click.get_current_context().params["output"]:
+    output = click.get_current_context().params["output"]
+    if stream and not output:
         raise click.UsageError("--stream needs --output LOG, the log that gets the batches")
     if stream:
+        user_log(output)
         _refuse_given(history_options, _NOT_WITH_STREAM)
     else:
         _refuse_given((*_STREAM_OPTIONS, *stream_options), _ONLY_WITH_STREAM)

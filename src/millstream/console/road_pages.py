@@ -16,6 +16,7 @@ from millstream.console.page import Call, FormError, Pages, body_of, done
 from millstream.console_settings import Role
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
+from millstream.log import DATA_KINDS
 from millstream.rest.figures import Sample
 from millstream.rest.views import anchors, identifiers, logs, proofs
 
@@ -187,5 +188,5 @@ def read_time(text: str) -> int:
 
 
 def _proof_page(call: Call, log: str | None, number: str | None) -> dict[str, Any]:
-    names = [row.log for row in call.desk.watch.survey.logs if row.kind == "messages"]
+    names = [row.log for row in call.desk.watch.survey.logs if row.kind in DATA_KINDS]
     return {"log": log, "id": number, "logs": names[:200], "p": None, "proof": None, "error": None, "given": None}

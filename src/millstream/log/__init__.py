@@ -32,6 +32,7 @@ from millstream.log.errors import (
     StorageFullError,
     StorageReadOnlyError,
     StorageUnavailableError,
+    SystemLogError,
     TrimmedError,
     WriterBusyError,
     WriterFailedError,
@@ -39,19 +40,22 @@ from millstream.log.errors import (
 from millstream.log.frontier import Frontier
 from millstream.log.gap import Gap
 from millstream.log.ids import BlockRange, IdRange
+from millstream.log.kinds import DATA_KINDS, SYSTEM_KINDS, Kind, is_system
 from millstream.log.log import Log, LogInfo
 from millstream.log.reader import Reader
 from millstream.log.retainer import Retainer
 from millstream.log.retention import Plan, Retention
 from millstream.log.sourced import Sourced, sourced
-from millstream.log.spec import LogSpec
+from millstream.log.spec import LogSpec, system_log, user_log
 from millstream.log.store import LogStore, open_store
 from millstream.log.tiering import Moved, TierInfo, Tiering
 from millstream.log.verification import Verification
 from millstream.log.writer import Writer
 
 __all__ = [
+    "DATA_KINDS",
     "MESSAGE_SCHEMA",
+    "SYSTEM_KINDS",
     "Batch",
     "BlockRange",
     "Copied",
@@ -62,6 +66,7 @@ __all__ = [
     "Frontier",
     "Gap",
     "IdRange",
+    "Kind",
     "Log",
     "LogError",
     "LogInfo",
@@ -83,6 +88,7 @@ __all__ = [
     "StorageFullError",
     "StorageReadOnlyError",
     "StorageUnavailableError",
+    "SystemLogError",
     "TierInfo",
     "Tiering",
     "TrimmedError",
@@ -92,6 +98,9 @@ __all__ = [
     "WriterFailedError",
     "copy_consumers",
     "copy_log",
+    "is_system",
     "open_store",
     "sourced",
+    "system_log",
+    "user_log",
 ]

@@ -104,10 +104,27 @@ class Backend(Protocol):
         """The names of all logs, sorted."""
         ...
 
-    def create(self, log: str, *, first_id: int = 1) -> None:
+    def kinds(self) -> Mapping[str, str]:
+        """The names of all logs, sorted, each with its state :data:`~millstream.log.kinds.KIND` as text."""
+        ...
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         """Make the log, whose first message gets the id *first_id*; nothing happens where it exists.
 
+        Its state :data:`~millstream.log.kinds.KIND` is *kind*, from the moment that it is there.
         A log that begins later is as one that was trimmed: its pointer is *first_id* - 1, its marks are *first_id*.
+        """
+        ...
+
+    def upgrade(self) -> None:
+        """Let the store be of the present format, durably, which older releases refuse; logs stay as they are."""
+        ...
+
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:
+        """Call the log *new* from now on, with all that belongs to it, and end the lease of the writer of *epoch*.
+
+        At once and durably, or not at all. False where that writer was replaced, or where names cannot change. No log
+        is called *new*, and *new* is *log* behind ``system:``: the blocks stay as they are.
         """
         ...
 

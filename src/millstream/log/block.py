@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.columns import HEADERS, Columns, lengths_of
+from millstream.log.kinds import SYSTEM
 from millstream.log.sections import CONSTANT, NUMBERS, SectionError, SectionReader, SectionWriter, filled
 from millstream.log.spec import Compression
 
@@ -41,7 +42,10 @@ class BlockError(ValueError):
 
 
 class BlockHeader(msgspec.Struct, frozen=True):
-    """What a block says of itself. Times are microseconds; ``log`` and ``producer`` are :func:`name_hash` numbers."""
+    """What a block says of itself. Times are microseconds.
+
+    ``log`` is the :func:`log_hash` of its log, ``producer`` the :func:`name_hash` of who wrote it.
+    """
 
     sections: int
     count: int
@@ -84,6 +88,11 @@ def name_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") if name else 0
 
 
+def log_hash(log: str) -> int:
+    """The number that stands for *log* in its blocks: a system log has that of its name without ``system:``."""
+    return name_hash(log.removeprefix(SYSTEM))
+
+
 def encode_block(columns: Columns, first_id: int, origin: Origin, *, compression: Compression = "auto") -> EncodedBlock:
     """The block of *columns* (stamped, 1 to 65,536 messages), whose first message has the id *first_id*."""
     sections = SectionWriter(compression)
@@ -99,7 +108,7 @@ def encode_block(columns: Columns, first_id: int, origin: Origin, *, compression
     header = BlockHeader(
         number,
         len(columns),
-        name_hash(origin.log),
+        log_hash(origin.log),
         origin.epoch,
         first_id,
         *event,

@@ -4,7 +4,8 @@
 
     LogError
     ├── LogInputError            what was handed in cannot be used
-    │   └── MessageTooLargeError
+    │   ├── MessageTooLargeError
+    │   └── SystemLogError       a log that Millstream keeps for itself can be read alone
     ├── LogNotFoundError
     ├── WriterBusyError          another writer holds the log
     ├── FencedError              this writer or reader was replaced by a newer one
@@ -36,6 +37,10 @@ class LogInputError(LogError, InputError):
 
 class MessageTooLargeError(LogInputError):
     """The message is larger than a log takes."""
+
+
+class SystemLogError(LogInputError):
+    """The log is one that Millstream keeps for itself: it can be read, and nothing else."""
 
 
 class LogNotFoundError(LogError, NotFoundError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -14,13 +14,14 @@ from millstream.log.batch import Batch
 from millstream.log.errors import LogInputError, StorageBusyError, StorageFullError
 from millstream.log.gap import Gaps
 from millstream.log.ids import BlockRange, IdRange
+from millstream.log.kinds import KIND, Kind
 from millstream.log.lease import Lease, current_writer
 from millstream.log.proto import Proto, decode_proto
 from millstream.log.reader import Pauses, Position, Reader, consumer_key, decode_position, encode_position
 from millstream.log.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.sourced import Sourced, sourced
-from millstream.log.spec import LogSpec
+from millstream.log.spec import LogSpec, refuse_users
 from millstream.log.surroundings import Surroundings
 from millstream.log.tiering import Moved, Tierer, TierInfo, Tiering
 from millstream.log.tiering.manifest import read_tiering, write_tiering
@@ -50,6 +51,7 @@ class LogInfo(msgspec.Struct, frozen=True):
     consumers: Mapping[str, int]
     writer: str | None
     tier: TierInfo | None = None
+    kind: Kind = "application"
 
 
 class Log:
@@ -71,6 +73,12 @@ class Log:
         return f"<Log {self.name!r} in {self._backend.url}>"
 
     @property
+    def kind(self) -> Kind:
+        """What the log is for, as the store keeps it."""
+        stored = self._backend.get_state(self.name, KIND).value.decode()
+        return cast("Kind", stored) if stored else self._around.names.kind(self.name) or "application"
+
+    @property
     def bodies_only(self) -> bool:
         """Whether the store has no place for anything but the bodies of messages: no source, key, headers, times."""
         return self._around.bodies_only
@@ -81,6 +89,7 @@ class Log:
         Raises :class:`WriterBusyError`, which names the holder; a holder that is dead or has not renewed its lease
         is replaced, and gets :class:`FencedError` at its next append.
         """
+        self._refuse_users("written")
         lease = Lease.take(self._backend, self.name, self._around.clock, self._around.lease_seconds)
         try:
             return Writer(self.spec, producer, lease, self._around)
@@ -90,6 +99,7 @@ class Log:
 
     def reader(self, consumer: str) -> Reader:
         """A reader that goes on after what *consumer* has acknowledged."""
+        self._refuse_users("read by consumers, which would keep their places with it,")
         return Reader(self.name, consumer, self._around)
 
     def read(
@@ -193,6 +203,7 @@ class Log:
         block that holds *first_id* stays, and segment files are freed whole, so more may be stored than can be read.
         Raises :class:`LogInputError` for an id beyond the log's next one.
         """
+        self._refuse_users("trimmed")
         last_id, policy = self.last_id, self.retention
         if policy is not None and policy.keep_all:
             raise LogInputError(f"the log {self.name!r} is kept whole (its policy is keep_all): nothing is trimmed")
@@ -215,6 +226,7 @@ class Log:
 
     def set_tiering(self, policy: Tiering) -> None:
         """Keep *policy* with the log, durably. Raises :class:`LogInputError` where objects lie at another URL."""
+        self._refuse_users("moved")
         if self.bodies_only:
             raise LogInputError(
                 f"{self.name!r} is rows of bodies, without blocks to be moved: copy it to another store"
@@ -224,6 +236,7 @@ class Log:
 
     def move_blocks(self, *, partial: bool = False, stopped: Callable[[], bool] = bool) -> Moved:
         """Move what is due to the object store; see :meth:`millstream.log.tiering.Tierer.run_once`."""
+        self._refuse_users("moved")
         return self._tierer().run_once(partial=partial, stopped=stopped)
 
     def leftovers(self) -> Sequence[str]:
@@ -235,6 +248,7 @@ class Log:
 
     def remove_leftovers(self) -> Sequence[str]:
         """Delete the :meth:`leftovers`; returns their names."""
+        self._refuse_users("moved")
         return self._tierer().remove_leftovers()
 
     @property
@@ -254,6 +268,7 @@ class Log:
 
     def put_note(self, key: str, value: bytes) -> None:
         """Keep a small *value* with the log, durably, whatever was there."""
+        self._refuse_users("given notes")
         while not self._backend.put_state(
             self.name, key, value, version=self._backend.get_state(self.name, key).version
         ):
@@ -275,6 +290,7 @@ class Log:
             durability=self._backend.durability,
             consumers=consumers,
             writer=writer,
+            kind=self.kind,
             **fields,
         )
 
@@ -308,6 +324,11 @@ class Log:
         Of sealed objects it is checked that they are there; with *deep* every byte of them is read and compared.
         """
         return verify_log(self._backend, self.name, deep=deep)
+
+    def _refuse_users(self, done: str) -> None:
+        """Let only the one who keeps a system log do what cannot be said of users: that it is *done* by them."""
+        refuse_users(self.spec, done)
+        self._around.names.settle(self.name)
 
     def _tierer(self) -> Tierer:
         policy = self.tiering

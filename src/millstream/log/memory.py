@@ -13,15 +13,16 @@ from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock,
 from millstream.log.block import EncodedBlock
 from millstream.log.errors import FencedError, LogNotFoundError
 from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.kinds import KIND
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 
 
 class _Log:
-    def __init__(self, first_id: int) -> None:
+    def __init__(self, first_id: int, kind: str) -> None:
         self.head = Head(last_id=first_id - 1)
         self.first_ids: list[int] = []
         self.blocks: list[EncodedBlock] = []
-        self.states: dict[str, State] = {}
+        self.states = {KIND: State(1, kind.encode())}
         if first_id > 1:
             self.states[MARKS] = State(1, encode_marks(Marks(first_id, first_id)))
 
@@ -46,9 +47,24 @@ class MemoryBackend:
         with self._lock:
             return sorted(self._logs)
 
-    def create(self, log: str, *, first_id: int = 1) -> None:
+    def kinds(self) -> Mapping[str, str]:
         with self._lock:
-            self._logs.setdefault(log, _Log(first_id))
+            return {name: self._logs[name].states.get(KIND, State()).value.decode() for name in sorted(self._logs)}
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
+        with self._lock:
+            self._logs.setdefault(log, _Log(first_id, kind))
+
+    def upgrade(self) -> None:
+        pass
+
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:
+        with self._lock:
+            if self._logs[log].head.epoch != epoch:
+                return False
+            stored = self._logs[new] = self._logs.pop(log)
+            stored.head = msgspec.structs.replace(stored.head, holder=b"", lease_until=0)
+            return True
 
     def head(self, log: str) -> Head:
         stored = self._log(log)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millstream.log.errors import LogInputError
+from millstream.log.kinds import is_system
 from millstream.log.log import Log
 from millstream.log.retention import Retention
 from millstream.log.tiering import Tiering
@@ -19,10 +20,9 @@ _MOVED = tuple(name for name in Tiering.__struct_fields__ if name not in {"url",
 class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What holds for logs called ``log``; ``*`` in it stands for any text without a dot.
 
-    Logs that a node keeps for itself (``queue.…``, ``broker.…``) have a dot in their names, so ``*`` alone is every
-    log but those. Older messages go to the URL ``tier``, by the rules of :class:`~millstream.log.Tiering`; the others
-    are those of :class:`~millstream.log.Retention`. Times are microseconds. Raises ValueError where they contradict
-    one another.
+    No rule holds for system logs: whoever keeps one trims it. Older messages go to the URL ``tier``, by the rules of
+    :class:`~millstream.log.Tiering`; the others are those of :class:`~millstream.log.Retention`. Times are
+    microseconds. Raises ValueError where they contradict one another.
     """
 
     log: str
@@ -45,7 +45,7 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def matches(self, name: str) -> bool:
         """Whether it holds for the log *name*."""
-        return re.fullmatch(re.escape(self.log).replace(r"\*", r"[^.]*"), name) is not None
+        return not is_system(name) and re.fullmatch(re.escape(self.log).replace(r"\*", r"[^.]*"), name) is not None
 
     @property
     def retention(self) -> Retention | None:

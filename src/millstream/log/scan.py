@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from millstream.core.message import MESSAGE_SCHEMA
 from millstream.log.backend import Backend, StoredBlock
 from millstream.log.batch import Batch, Run
-from millstream.log.block import Block, BlockError, name_hash
+from millstream.log.block import Block, BlockError, log_hash
 from millstream.log.errors import CorruptBlockError, DamagedLogError, LogInputError, MissingBlockError
 from millstream.log.gap import Gap, Gaps, is_wanted
 from millstream.log.ids import IdRange
@@ -94,7 +94,7 @@ def open_block(log: str, stored: StoredBlock) -> Block:
             f"it holds ids {head.first_id} to {head.last_id} and is filed under {stored.first_id} to {stored.last_id}"
         )
         raise CorruptBlockError(log, stored.first_id, reason)
-    if head.log != name_hash(log):
+    if head.log != log_hash(log):
         raise CorruptBlockError(log, stored.first_id, "it is a block of another log")
     return block
 

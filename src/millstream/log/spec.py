@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from millstream.log.errors import LogInputError
+from millstream.log.errors import LogInputError, SystemLogError
+from millstream.log.kinds import KINDS, SYSTEM, SYSTEM_KINDS, Kind, SystemKind, is_system
 
 Compression = Literal["auto", "plain", "lz4", "zstd"]
 
@@ -18,7 +19,9 @@ _NAME = re.compile(r"[A-Za-z0-9_%][A-Za-z0-9._%-]{0,199}")
 class LogSpec(msgspec.Struct, frozen=True):
     """What a log is called and how its writer cuts blocks.
 
-    ``name`` is 1 to 200 letters, digits, and ``. _ % -``; a block is cut at ``block_bytes`` bytes or
+    ``name`` is 1 to 200 letters, digits, and ``. _ % -``; ``kind`` says what the log is for, which the store keeps when
+    the log is made. System logs (:func:`system_log`) have names that begin with ``system:``; without the kind such a
+    log can be read alone. A block is cut at ``block_bytes`` bytes or
     ``block_messages`` messages, whichever comes first; ``compression`` is tried on every column of a block and kept
     where it pays: ``zstd`` writes half the bytes of ``lz4``, at the same speed where values are small (about 100 bytes)
     and at two thirds of it where they are large (1,000 bytes); ``auto`` takes ``lz4`` for columns of large values and
@@ -35,13 +38,16 @@ class LogSpec(msgspec.Struct, frozen=True):
     linger: float = 0.0
     commit_rate: float = 0.0
     message_rate: float = 0.0
+    kind: Kind = "application"
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not _NAME.fullmatch(self.name.removeprefix(SYSTEM)):
             raise LogInputError(
                 f"{self.name[:80]!r} is no name for a log: use 1 to 200 letters, digits, '.', '_', '%' and '-', "
                 "and begin with a letter, a digit, '_' or '%'"
             )
+        if self.kind not in KINDS or (self.kind in SYSTEM_KINDS and not is_system(self.name)):
+            raise LogInputError(f"{self.name!r} is no name for a log of the kind {self.kind!r}: see system_log()")
         if not 1 <= self.block_messages <= 65_536:
             raise LogInputError(f"block_messages of log {self.name!r} must be 1 to 65,536, not {self.block_messages}")
         if not 1 <= self.block_bytes <= 64 << 20:
@@ -51,3 +57,24 @@ class LogSpec(msgspec.Struct, frozen=True):
         for name, rate in (("commit_rate", self.commit_rate), ("message_rate", self.message_rate)):
             if not (rate == 0 or 0.01 <= rate <= 1e9):
                 raise LogInputError(f"{name} of log {self.name!r} must be 0 (off) or 0.01 to 1e9 a second, not {rate}")
+
+
+def system_log(name: str, kind: SystemKind) -> LogSpec:
+    """The definition of the system log ``system:`` and *name*, of this *kind*, for the one who keeps it."""
+    return LogSpec(SYSTEM + name, kind=kind)
+
+
+def refuse_users(spec: LogSpec, done: str) -> None:
+    """Raise :class:`SystemLogError` where *spec* is of a system log and does not name its kind: it cannot be *done*."""
+    if is_system(spec.name) and spec.kind not in SYSTEM_KINDS:
+        raise SystemLogError(
+            f"{spec.name!r} is a log that Millstream keeps for itself: it can be read, but not {done}. Names that "
+            f"begin with {SYSTEM!r} are for such logs alone"
+        )
+
+
+def user_log(name: str) -> LogSpec:
+    """The definition of the log *name*, to be made or written by users. Raises :class:`SystemLogError`."""
+    spec = LogSpec(name)
+    refuse_users(spec, "written")
+    return spec

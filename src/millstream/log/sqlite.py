@@ -36,6 +36,7 @@ from millstream.log.errors import (
     StorageReadOnlyError,
 )
 from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.kinds import KIND
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.reserve import Reserve, despite_full_disk
 
@@ -100,7 +101,11 @@ class SqliteBackend:
         with self._reading() as db:
             return [name for (name,) in db.execute(sql.LOG_NAMES)]
 
-    def create(self, log: str, *, first_id: int = 1) -> None:
+    def kinds(self) -> Mapping[str, str]:
+        with self._reading() as db:
+            return {name: kind.decode() for name, kind in db.execute(sql.LOG_KINDS, (KIND,))}
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         with self._reading() as db:
             if db.execute(sql.LOG_NUMBER, (log,)).fetchone():
                 return
@@ -108,8 +113,23 @@ class SqliteBackend:
             if db.execute(sql.INSERT_LOG, (log, first_id - 1)).rowcount == 1:
                 (number,) = db.execute(sql.LOG_NUMBER, (log,)).fetchone()
                 db.execute(sql.CREATE_BLOCKS.format(number))
+                db.execute(sql.INSERT_STATE, (number, KIND, kind.encode()))
                 if first_id > 1:
                     db.execute(sql.INSERT_STATE, (number, MARKS, encode_marks(Marks(first_id, first_id))))
+
+    @despite_full_disk
+    def upgrade(self) -> None:
+        with self._transaction() as db:
+            if db.execute("PRAGMA user_version").fetchone()[0] < sql.VERSION:
+                db.execute(sql.SET_VERSION)
+
+    @despite_full_disk
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:
+        with self._transaction() as db:
+            renamed = db.execute(sql.RENAME, (new, self._number(db, log), epoch)).rowcount == 1
+        if renamed:
+            self._numbers.pop(log, None)
+        return renamed
 
     def head(self, log: str) -> Head:
         with self._reading() as db:
@@ -246,7 +266,7 @@ class SqliteBackend:
             )
         (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
         # A copy that SQLite itself made (VACUUM INTO) has another mode, in which it can be read as well.
-        return bool(version == sql.VERSION and (mode == "wal" or self._read_only))
+        return bool(version and (mode == "wal" or self._read_only))
 
     def _prepare(self) -> None:
         """Make the tables of a new file; of several processes that try at once, one does."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from millstream.log.ids import IndexEntry
 
-VERSION = 1
+VERSION = 2
+"""The format of the file. In format 1 logs had no kind, and system logs the names of users' logs."""
+
+SET_VERSION = f"PRAGMA user_version = {VERSION}"
 PAGE_SIZE = 8192
 WAL_BYTES_KEPT = 64 << 20  # what a large commit has made of the write-ahead log is cut to this
 
@@ -22,7 +25,7 @@ SCHEMA = (
         PRIMARY KEY (log, key)
     ) WITHOUT ROWID
     """,
-    f"PRAGMA user_version = {VERSION}",
+    SET_VERSION,
 )
 
 CREATE_BLOCKS = """
@@ -34,6 +37,9 @@ CREATE_BLOCKS = """
 """
 
 LOG_NAMES = "SELECT name FROM logs ORDER BY name"
+LOG_KINDS = """
+    SELECT name, coalesce((SELECT value FROM states WHERE log = logs.number AND key = ?), x'') FROM logs ORDER BY name
+"""
 LOG_NUMBER = "SELECT number FROM logs WHERE name = ?"
 INSERT_LOG = "INSERT INTO logs (name, last_id) VALUES (?, ?) ON CONFLICT DO NOTHING"
 
@@ -44,6 +50,7 @@ HEAD = """
 """
 TAKE_LEASE = "UPDATE logs SET epoch = epoch + 1, holder = ?, lease_until = ? WHERE number = ? AND epoch = ?"
 RENEW_LEASE = "UPDATE logs SET lease_until = ? WHERE number = ? AND epoch = ? AND holder <> x''"
+RENAME = "UPDATE logs SET name = ?, holder = x'', lease_until = 0 WHERE number = ? AND epoch = ?"
 RELEASE_LEASE = "UPDATE logs SET holder = x'', lease_until = 0 WHERE number = ? AND epoch = ?"
 MOVE_POINTER = "UPDATE logs SET last_id = ?, received_at = ? WHERE number = ? AND epoch = ? AND last_id = ?"
 

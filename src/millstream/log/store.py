@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from millstream.core.clock import Clock, SystemClock
 from millstream.log.backend import Backend
 from millstream.log.database.place import masked
 from millstream.log.durability import Durability, file_durability, split_durability
-from millstream.log.errors import LogInputError
+from millstream.log.errors import (
+    LogInputError,
+    LogNotFoundError,
+    StorageBusyError,
+    StorageFullError,
+    StorageReadOnlyError,
+    WriterBusyError,
+)
 from millstream.log.housekeeper import Housekeeper
+from millstream.log.kinds import KIND, SYSTEM, Kind, is_system
 from millstream.log.log import Log
 from millstream.log.memory import MemoryBackend
+from millstream.log.migration import FormerNames
 from millstream.log.nerve.place import is_nerve, parse_nerve
 from millstream.log.segments.backend import SegmentsBackend
-from millstream.log.spec import LogSpec
+from millstream.log.spec import LogSpec, refuse_users
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.surroundings import Surroundings
 from millstream.log.tail import Tail
@@ -40,13 +50,20 @@ class LogStore:
         lease_seconds: float = LEASE_SECONDS,
         bodies_only: bool = False,
         open_objects: OpenObjects | None = None,
+        read_only: bool = False,
     ) -> None:
         """Logs in *backend*, which with *bodies_only* keeps nothing but the bodies of messages.
 
-        *open_objects* opens the place that older blocks were moved to.
+        *open_objects* opens the place that older blocks were moved to. A store of the format before is brought to the
+        present one (:mod:`millstream.log.migration`), unless it is *read_only* or nothing can be written there.
         """
         self._bodies_only = bodies_only
-        self._backend = TieredBackend(backend, open_objects or _refuse_objects)
+        self._names = FormerNames(backend, clock, lease_seconds, bodies_only=bodies_only)
+        if not read_only:
+            with contextlib.suppress(StorageBusyError, StorageFullError, StorageReadOnlyError):
+                backend.upgrade()
+        hot = self._names.find(migrate=not read_only)
+        self._backend = TieredBackend(hot, open_objects or _refuse_objects)
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._keeper = Housekeeper(clock)
@@ -60,25 +77,60 @@ class LogStore:
 
     def logs(self) -> Sequence[str]:
         """The names of all logs, sorted."""
-        return self._backend.logs()
+        return sorted(SYSTEM + name if self._names.is_taken(name) else name for name in self._backend.logs())
+
+    def kinds(self) -> Mapping[str, Kind]:
+        """The names of all logs, sorted, and what each is for."""
+        return cast("Mapping[str, Kind]", self._names.kinds())
 
     def log(self, spec: LogSpec, *, create: bool = True, first_id: int = 1) -> Log:
         """The log of *spec*, made where it is absent. Without *create* that raises :class:`LogNotFoundError`.
 
-        A log that is made begins at *first_id*: what it is a copy of may have been trimmed.
+        A log that is made begins at *first_id*: what it is a copy of may have been trimmed. A system log is made and
+        written by those who name its kind; for all others it is there to be read: :class:`SystemLogError`.
         """
         if first_id < 1:
             raise LogInputError(f"ids begin at 1, not {first_id}")
+        self._names.look_again(spec.name)
         if create:
-            self._backend.create(spec.name, first_id=first_id)
+            self._create(spec, first_id)
         else:
-            self._backend.head(spec.name)
+            self._find(spec.name)
         with self._lock:
             tail = self._tails.setdefault(spec.name, Tail(spec.name, self._clock))
         around = Surroundings(
-            self._backend, self._clock, self._keeper, tail, self._lease_seconds, bodies_only=self._bodies_only
+            self._backend, self._clock, self._keeper, tail, self._lease_seconds, self._names, self._bodies_only
         )
         return Log(spec, around)
+
+    def _create(self, spec: LogSpec, first_id: int) -> None:
+        name, kind = spec.name, spec.kind
+        refuse_users(spec, "made")
+        if self._names.is_taken(name):
+            raise WriterBusyError(
+                f"the name {name!r} is still that of {SYSTEM}{name}, which an older release made, until that can be "
+                "renamed: nobody may write to it, and its store must not be read-only or full"
+            )
+        self._names.settle(name)
+        self._backend.create(name, first_id=first_id, kind=kind)
+        if kind == "application":
+            return
+        state = self._backend.get_state(name, KIND)
+        stored = state.value.decode()
+        if stored != kind and is_system(name):
+            raise LogInputError(f"{name!r} is a log of the kind {stored!r}, not {kind!r}")
+        if not stored or (stored == "application" and self._backend.head(name).last_id == 0):
+            self._backend.put_state(name, KIND, kind.encode(), version=state.version)
+
+    def _find(self, name: str) -> None:
+        try:
+            if not self._names.is_taken(name):
+                self._backend.head(name)
+                return
+        except LogNotFoundError:
+            if SYSTEM + name not in self.logs():
+                raise
+        raise LogNotFoundError(f"there is no log {name!r}; Millstream's own is called {SYSTEM + name!r}")
 
     def close(self) -> None:
         """Let go of the store. Close writers and readers first; closing again does nothing."""
@@ -123,7 +175,18 @@ def open_store(
     """
     clock = clock or SystemClock()
     backend = _open_backend(url, clock, create=create, read_only=read_only, durability=durability)
-    return LogStore(backend, clock, lease_seconds=lease_seconds, bodies_only=is_nerve(url), open_objects=open_objects)
+    try:
+        return LogStore(
+            backend,
+            clock,
+            lease_seconds=lease_seconds,
+            bodies_only=is_nerve(url),
+            open_objects=open_objects,
+            read_only=read_only,
+        )
+    except BaseException:
+        backend.close()
+        raise
 
 
 def _open_backend(url: str, clock: Clock, *, create: bool, read_only: bool, durability: Durability | None) -> Backend:

@@ -6,6 +6,7 @@ import dataclasses
 
 from millstream.core.clock import Clock
 from millstream.log.housekeeper import Housekeeper
+from millstream.log.migration import FormerNames
 from millstream.log.tail import Tail
 from millstream.log.tiering.backend import TieredBackend
 
@@ -14,6 +15,7 @@ from millstream.log.tiering.backend import TieredBackend
 class Surroundings:
     """The backend of a log, the clock, the store's housekeeper, the log's tail, and for how long a lease holds.
 
+    ``names`` has the system logs that bear the names of an older release.
     ``bodies_only`` where the backend has no place for anything but the bodies of messages.
     """
 
@@ -22,4 +24,5 @@ class Surroundings:
     keeper: Housekeeper
     tail: Tail
     lease_seconds: float
+    names: FormerNames
     bodies_only: bool = False

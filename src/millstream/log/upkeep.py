@@ -45,10 +45,10 @@ def keep_up(
     The policies are those that are kept with the logs; what *rules* say of a log is kept with it first. Safe to run
     from anywhere, as often as wished, and to be killed. Once *stopped* says so, nothing further is begun.
     """
-    for name in store.logs():
+    for name, kind in store.kinds().items():
         if stopped():
             return
-        done = _keep_up(store.log(LogSpec(name), create=False), clock, rules, stopped)
+        done = _keep_up(store.log(LogSpec(name, kind=kind), create=False), clock, rules, stopped)
         if done is not None:
             yield done
 

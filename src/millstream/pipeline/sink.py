@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringT
 
 from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA
-from millstream.log import LogSpec
+from millstream.log import LogSpec, user_log
 from millstream.log.durability import split_durability
 from millstream.pipeline.errors import PipelineInputError
 from millstream.pipeline.request import required
@@ -49,7 +49,7 @@ class WriteRequest:
         if overwrite:
             raise PipelineInputError("a log is only appended to: say .mode('append')")
         self.store, self.log = required(options, "store"), required(options, "log")
-        LogSpec(self.log)  # a name that no log can have is refused before anything is computed
+        user_log(self.log)  # a name that no such log can have is refused before anything is computed
         self.staging = options.get("staging") or beside(self.store)
         self.columns = check_schema(schema)
 

@@ -7,7 +7,7 @@
 
 from millstream.queue.dead_letters import Cause, DeadLetters
 from millstream.queue.events import DamagedQueueError
-from millstream.queue.log_queue import LogWorkQueue
+from millstream.queue.log_queue import LogWorkQueue, queue_log, queues_on_logs
 from millstream.queue.protocol import (
     DeadTask,
     Depth,
@@ -35,5 +35,7 @@ __all__ = [
     "QueueState",
     "QueueView",
     "WorkQueue",
+    "queue_log",
+    "queues_on_logs",
     "recover",
 ]

@@ -12,7 +12,7 @@ import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.message import Message
-from millstream.log import Log, LogError
+from millstream.log import Log, LogError, LogSpec, LogStore, system_log
 from millstream.queue.events import (
     Acked,
     Amended,
@@ -28,10 +28,23 @@ from millstream.queue.events import (
 from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, QueueError, QueueInputError, redrive_times
 from millstream.queue.snapshot import POINTER, recover, snapshot_messages
 
+_PREFIX = "queue."
+
 SNAPSHOT_AFTER = 5_000
 """Messages after which the next snapshot is due; more where more tasks are open than that."""
 
 _log = logging.getLogger(__name__)
+
+
+def queue_log(name: str) -> LogSpec:
+    """The system log of the work queue *name* of a node."""
+    return system_log(_PREFIX + name, "queue")
+
+
+def queues_on_logs(store: LogStore) -> Sequence[str]:
+    """The names of the work queues that have such a log in *store*, sorted."""
+    prefix = queue_log("").name
+    return [name.removeprefix(prefix) for name in store.logs() if name.startswith(prefix)]
 
 
 class LogWorkQueue:

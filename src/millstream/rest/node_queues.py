@@ -7,12 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.log import LogSpec
 from millstream.mill.working.tasks import QueueName
 from millstream.node import Node
-from millstream.queue import Cause, DeadLetters, DeadTask, Depth, LogWorkQueue, QueueView, WorkQueue
-
-QUEUE_PREFIX = "queue."
+from millstream.queue import (
+    Cause,
+    DeadLetters,
+    DeadTask,
+    Depth,
+    LogWorkQueue,
+    QueueView,
+    WorkQueue,
+    queue_log,
+    queues_on_logs,
+)
 
 
 class UnknownQueueError(NotFoundError):
@@ -32,8 +39,7 @@ class Queues:
         if self._node.settings.queue.broker:
             found = set(self._node.broker_queues())
         else:
-            logs = self._node.store.logs()
-            found = {name.removeprefix(QUEUE_PREFIX) for name in logs if name.startswith(QUEUE_PREFIX)}
+            found = set(queues_on_logs(self._node.store))
         return sorted(found | {name.value for name in QueueName})
 
     def depth(self, name: str) -> Depth:
@@ -54,7 +60,7 @@ class Queues:
     def holder(self, name: str) -> str | None:
         """Who works on the queue; None where nobody does, or where many may."""
         with suppress(MillstreamError):
-            return self._node.store.log(LogSpec(QUEUE_PREFIX + name), create=False).info().writer
+            return self._node.store.log(queue_log(name), create=False).info().writer
         return None
 
     @contextmanager
@@ -64,7 +70,7 @@ class Queues:
         if self._node.settings.queue.broker or self._node.has_open_queue(name):
             yield self._node.queue(name)
             return
-        with LogWorkQueue(self._node.store.log(LogSpec(QUEUE_PREFIX + name)), self._node.clock) as queue:
+        with LogWorkQueue(self._node.store.log(queue_log(name)), self._node.clock) as queue:
             yield queue
 
     def _view(self, name: str) -> QueueView | _Direct | None:
@@ -74,9 +80,9 @@ class Queues:
             return _Direct(self._node.queue(name))
         with self._lock:
             if name not in self._views:
-                if QUEUE_PREFIX + name not in self._node.store.logs():
+                if name not in queues_on_logs(self._node.store):
                     return None
-                log = self._node.store.log(LogSpec(QUEUE_PREFIX + name), create=False)
+                log = self._node.store.log(queue_log(name), create=False)
                 self._views[name] = QueueView(log, self._node.clock)
             return self._views[name]
 

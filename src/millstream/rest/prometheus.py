@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from millstream.core.clock import MICROSECONDS
+from millstream.log import DATA_KINDS
 from millstream.rest.desk import Desk
 
 Samples = Sequence[tuple[Mapping[str, str], float]]
@@ -19,7 +20,7 @@ def _lines(desk: Desk) -> Iterator[str]:
     found, survey = desk.watch.overview(), desk.watch.survey
     now = found.at
     yield from _family("up", "1 while the node answers", "gauge", [({}, 1)])
-    logs = [row for row in survey.logs if row.kind == "messages"]
+    logs = [row for row in survey.logs if row.kind in DATA_KINDS]
     yield from _family("log_last_id", "last durable id", "gauge", [({"log": r.log}, r.last_id) for r in logs])
     yield from _family("log_bytes", "stored bytes", "gauge", [({"log": r.log}, r.bytes) for r in logs])
     lags = [({"log": lag.log, "consumer": lag.consumer}, float(lag.lag)) for lag in survey.lags]

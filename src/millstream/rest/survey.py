@@ -15,7 +15,7 @@ from millstream.anchoring.journal_reading import EndCount, RejectCount
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.states import JournalTotals
 from millstream.core.errors import MillstreamError
-from millstream.log import Log, LogInfo
+from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
 from millstream.mill.manifest import ManifestRow
 from millstream.mill.reports.coverage import SpaceCoverage, coverage_of, findings_of
 from millstream.rest.figures import AnchorFigures, BatchFigures, CheckFigures, CopyFigures, LogFigures
@@ -24,7 +24,6 @@ from millstream.rest.holdings import Holdings
 Value = TypeVar("Value")
 
 MOST_FINDINGS = 2_000
-SYSTEM_LOGS = ("queue.", "broker.", "registry.")
 LOW_DISK = 1_000_000_000
 _OWN_CONSUMERS = frozenset({"snapshot"})
 
@@ -40,13 +39,13 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class LogRow(msgspec.Struct, frozen=True):
-    """One log as it stands. ``kind`` says what is in it: ``messages``, ``batches``, ``ledger``, ``queue``, ``broker``.
+    """One log as it stands. ``kind`` says what it is for, as the store keeps it.
 
     ``bytes`` as stored; times in microseconds, None in an empty log; ``lag`` is that of its slowest consumer.
     """
 
     log: str
-    kind: str
+    kind: Kind
     first_id: int
     last_id: int
     messages: int
@@ -113,17 +112,6 @@ def badness(one: SpaceCoverage) -> tuple[bool, float, int, str, str]:
     return (not one.failed, one.coverage, one.oldest_check or 0, one.space, one.store)
 
 
-def kind_of(holdings: Holdings, log: str) -> str:
-    """What is in the log of this name."""
-    if log.startswith("queue."):
-        return "queue"
-    if log == "ledger" or log.endswith(".ledger"):
-        return "ledger"
-    if log.startswith(SYSTEM_LOGS):
-        return "broker"
-    return "batches" if (holdings.node.folder / "batching" / f"{log}.state").exists() else "messages"
-
-
 def take_survey(holdings: Holdings) -> Survey:
     """Look at everything once. What cannot be looked at is left out and named."""
     began, node = holdings.clock.monotonic(), holdings.node
@@ -172,12 +160,12 @@ def _rows(holdings: Holdings, name: str) -> list[tuple[LogRow, list[Lag]]]:
 def look_at(holdings: Holdings, name: str) -> tuple[LogRow, list[Lag]]:
     """How the log *name* stands, and its consumers."""
     log = holdings.log(name)
-    info, kind = log.info(), kind_of(holdings, log.name)
-    own = _OWN_CONSUMERS if kind == "queue" else frozenset[str]()
+    info = log.info()
+    own = _OWN_CONSUMERS if info.kind in SYSTEM_KINDS else frozenset[str]()
     lags = [_lag(log, info, name, pointer) for name, pointer in info.consumers.items() if name not in own]
     row = LogRow(
         info.name,
-        kind,
+        info.kind,
         info.first_id,
         info.last_id,
         info.count,
@@ -203,7 +191,7 @@ def _lag(log: Log, info: LogInfo, consumer: str, pointer: int) -> Lag:
 
 def log_figures(survey: Survey, per_second: float) -> LogFigures:
     """The station of the log."""
-    rows = [row for row in survey.logs if row.kind == "messages"]
+    rows = [row for row in survey.logs if row.kind in DATA_KINDS]
     names = {row.log for row in rows}
     slowest = next((lag for lag in survey.lags if lag.log in names and lag.lag), None)
     return LogFigures(

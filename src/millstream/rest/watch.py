@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import MillstreamError
+from millstream.log import DATA_KINDS
 from millstream.mill.working.alarms import Alarm, Alarms
 from millstream.mill.working.scaling import POOLS, PoolScaler
 from millstream.mill.working.tasks import QueueName
@@ -24,7 +25,6 @@ from millstream.rest.survey import (
     batch_figures,
     check_figures,
     copy_figures,
-    kind_of,
     log_figures,
     take_survey,
 )
@@ -169,11 +169,12 @@ class Watch:
                 depths[name] = holdings.queues.depth(name)
             except MillstreamError as error:
                 unreadable[name] = str(error)
-        heads = {name: holdings.log(name).last_id for name in node.store.logs()}
-        messages = sum(last for name, last in heads.items() if kind_of(holdings, name) == "messages")
+        kinds = node.store.kinds()
+        heads = {name: holdings.log(name).last_id for name in kinds}
+        messages = sum(last for name, last in heads.items() if kinds.get(name) in DATA_KINDS)
         now = holdings.clock.now()
         open_tasks, dead_tasks = sum(d.open for d in depths.values()), sum(d.dead for d in depths.values())
-        taken = Sample(now, messages, holdings.batches.last_number(), heads.get("ledger", 0), open_tasks, dead_tasks)
+        taken = Sample(now, messages, holdings.batches.last_number(), node.ledger.last_number, open_tasks, dead_tasks)
         for name, scaler in self._scalers.items():
             if name in depths:
                 scaler.observe(holdings.clock.monotonic(), depths[name].ready, depths[name].leased)

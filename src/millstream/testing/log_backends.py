@@ -26,6 +26,7 @@ from millstream.log.backend import Backend, Commit, State, Statistics, producer_
 from millstream.log.block import EncodedBlock, Origin, encode_block
 from millstream.log.columns import from_messages
 from millstream.log.ids import IndexEntry
+from millstream.log.kinds import KIND
 from millstream.log.marks import MARKS, Marks, encode_marks
 
 NAME = "weather"
@@ -42,6 +43,9 @@ class BackendConformance:
 
     keeps_index: ClassVar[bool] = True
     """Whether it keeps something beside the blocks to find them by."""
+
+    renames: ClassVar[bool] = True
+    """Whether a log can get another name."""
 
     @pytest.fixture
     def open_backend(self) -> Callable[[], Backend]:
@@ -70,6 +74,53 @@ class BackendConformance:
         backend.create(NAME)
         assert list(backend.logs()) == ["a", NAME]
         assert backend.head(NAME).last_id == 1
+
+    def test_a_log_keeps_the_kind_with_which_it_was_made(self, open_backend: Callable[[], Backend]) -> None:
+        backend = open_backend()
+        for name, kind in (
+            ("orders", "topic"),
+            ("system:x", "ledger"),
+            ("orders", "batches"),
+            ("plain", "application"),
+        ):
+            backend.create(name, kind=kind)
+        for each in (backend, open_backend()):
+            assert dict(each.kinds()) == {"orders": "topic", "plain": "application", "system:x": "ledger"}
+            assert each.get_state("system:x", KIND) == State(1, b"ledger")
+
+    def test_a_log_that_gets_another_name_takes_all_with_it(
+        self, backend: Backend, open_backend: Callable[[], Backend]
+    ) -> None:
+        backend.commit(NAME, Commit(1, 0, 2, 5, [block(1, [b"x", b"y"], time=5)], "importer", 7))
+        assert backend.put_state(NAME, "reader/a", b"place", version=0)
+        assert not backend.rename(NAME, "system:weather", epoch=0)
+        assert backend.rename(NAME, "system:weather", epoch=1) == self.renames
+        if not self.renames:
+            assert list(backend.logs()) == [NAME]
+            return
+        with pytest.raises(LogNotFoundError):
+            backend.head(NAME)
+        backend.create(NAME)
+        assert backend.take_lease(NAME, epoch=0, holder=b"second", until=10)
+        backend.commit(NAME, Commit(1, 0, 1, 9, [block(1, [b"another"], time=9)]))
+        assert backend.take_lease("system:weather", epoch=1, holder=b"third", until=10)
+        backend.commit("system:weather", Commit(2, 2, 3, 6, [block(3, [b"z"], time=6, epoch=2)]))
+        for each in (backend, open_backend()):
+            assert list(each.logs()) == ["system:weather", NAME]
+            head = each.head("system:weather")
+            assert (head.last_id, head.epoch, head.holder) == (3, 2, b"third")
+            assert [found.last_id for found in each.read("system:weather", 1, 3, max_bytes=1 << 20)] == [2, 3]
+            assert each.get_state("system:weather", "reader/a") == State(1, b"place")
+            assert each.get_state("system:weather", producer_key("importer")).value == b"7"
+            assert each.statistics("system:weather").count == 3
+            assert (each.head(NAME).last_id, each.get_state(NAME, "reader/a")) == (1, State())
+            assert each.statistics(NAME).count == 1
+            assert list(each.check("system:weather")) == list(each.check(NAME)) == []
+
+    def test_the_format_of_a_store_can_be_raised_again_and_again(self, backend: Backend) -> None:
+        backend.upgrade()
+        backend.upgrade()
+        assert list(backend.logs()) == [NAME]
 
     def test_an_unknown_log_is_not_found_by_any_call(self, backend: Backend) -> None:
         for call in (

@@ -30,8 +30,12 @@ from millstream.log import (
     LogNotFoundError,
     LogSpec,
     LogStore,
+    Retention,
+    SystemLogError,
+    Tiering,
     Writer,
     WriterBusyError,
+    system_log,
 )
 from millstream.testing.log_backends import NAME
 from millstream.testing.log_gaps import GapConformance
@@ -322,6 +326,54 @@ class LogStoreConformance(GapConformance):
     def test_a_log_that_is_not_there_is_not_found_without_create(self, open_logs: Callable[[], LogStore]) -> None:
         with pytest.raises(LogNotFoundError):
             open_logs().log(LogSpec("none"), create=False)
+
+    def test_a_system_log_is_written_by_its_keeper_and_read_by_all(self, open_logs: Callable[[], LogStore]) -> None:
+        store = open_logs()
+        kept = store.log(system_log("ledger", "ledger"))
+        with kept.writer() as writer:
+            writer.append([b"entry"])
+        for name in ("system:ledger", "system:another"):
+            with pytest.raises(SystemLogError, match="it can be read, but not made"):
+                store.log(LogSpec(name))
+        read = store.log(LogSpec("system:ledger"), create=False)
+        assert [message.body for batch in read.read() for message in batch] == [b"entry"]
+        refused: list[Callable[[], object]] = [
+            read.writer,
+            lambda: read.reader("worker"),
+            lambda: read.trim(2),
+            lambda: read.set_pointer("snapshot", 0),
+            lambda: read.set_retention(Retention(max_count=0)),
+            lambda: read.set_tiering(Tiering("file:///nowhere")),
+            lambda: read.put_note("kind", b"application"),
+            read.move_blocks,
+            read.remove_leftovers,
+        ]
+        for act in refused:
+            with pytest.raises(SystemLogError, match="Millstream keeps for itself"):
+                act()
+        assert dict(open_logs().kinds()) == {"system:ledger": "ledger"}
+        with pytest.raises(LogInputError, match="of the kind 'ledger', not 'queue'"):
+            store.log(system_log("ledger", "queue"))
+
+    def test_logs_of_users_may_have_the_names_of_system_logs(self, open_logs: Callable[[], LogStore]) -> None:
+        store = open_logs()
+        kept = store.log(system_log("ledger", "ledger"))
+        with kept.writer() as ours, store.log(LogSpec("ledger")).writer() as theirs:
+            ours.append([b"entry"])
+            theirs.append([b"hello", b"again"])
+        again = open_logs()
+        assert dict(again.kinds()) == {"ledger": "application", "system:ledger": "ledger"}
+        assert [again.log(LogSpec(name), create=False).last_id for name in again.logs()] == [2, 1]
+
+    def test_the_kind_of_a_log_of_users_is_that_of_its_first_writer(self, open_logs: Callable[[], LogStore]) -> None:
+        store = open_logs()
+        for name in ("early", "late"):
+            store.log(LogSpec(name))
+        with store.log(LogSpec("late")).writer() as writer:
+            writer.append([b"a"])
+        found = [store.log(LogSpec(name, kind="topic")).kind for name in ("early", "late", "new")]
+        assert found == ["topic", "application", "topic"]
+        assert store.log(LogSpec("new"), create=False).info().kind == "topic"
 
     def test_a_sound_log_verifies(self, log: Log) -> None:
         with log.writer() as writer:

@@ -16,7 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.core.clock import SystemClock
-from millstream.log import LogSpec, open_store
+from millstream.log import open_store
 from millstream.mill.auditing.audit_log import AuditLog
 from millstream.mill.auditing.audit_queue import AuditQueue
 from millstream.mill.auditing.auditor import AuditProcessor
@@ -38,7 +38,7 @@ from millstream.mill.reports.report import ReportResult, SpaceTally
 from millstream.mill.working.processor import Registry, Sink
 from millstream.mill.working.tasks import Audit, Duplicate, QueueName
 from millstream.mill.working.workers import WorkerManager, WorkerSettings
-from millstream.queue import LogWorkQueue, WorkQueue
+from millstream.queue import LogWorkQueue, WorkQueue, queue_log
 from millstream.stores import ItemInfo, LocalStore
 from millstream.stores.audit import AuditedStore, Outbox
 from millstream.stores.bulk import NewItem
@@ -183,7 +183,7 @@ class Workshop:
         return tally
 
     def _queue(self, name: str) -> LogWorkQueue:
-        queue = LogWorkQueue(self._logs.log(LogSpec(f"queue.{name}")), clock=self.clock)
+        queue = LogWorkQueue(self._logs.log(queue_log(name)), clock=self.clock)
         self._resources.callback(queue.close)
         return queue
 

@@ -21,6 +21,7 @@ from millstream.log.database.pool import PATIENCE, Lent, Pool
 from millstream.log.database.statements import VERSION, Statements
 from millstream.log.errors import FencedError, LogNotFoundError, StorageError
 from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.kinds import KIND
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 
 _RANGES_AT_ONCE = 4096  # blocks that one call of read() may return at most
@@ -78,11 +79,38 @@ class DatabaseBackend(abc.ABC, Generic[PlaceT]):
     def logs(self) -> Sequence[str]:
         return [name for (name,) in self._rows(self.sql.LOG_NAMES)]
 
-    def create(self, log: str, *, first_id: int = 1) -> None:
+    def kinds(self) -> Mapping[str, str]:
+        return {name: (kind or b"").decode() for name, kind in self._rows(self.sql.LOG_KINDS, KIND.encode())}
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         if not self._rows(self.sql.LOG_BLOCKS, log):
             table = _table_name(log)
+            if set(self._rows(self.sql.LOGS_OF_BLOCKS, table)) - {(log,)}:  # of a log that was once called so
+                table = _table_name(f"{log} again")
             self._execute(self.sql.CREATE_BLOCKS.format(table))
-            self._pool.call(lambda lent: self._add_log(lent.connection, log, table, first_id))
+            self._pool.call(lambda lent: self._add_log(lent.connection, log, table, first_id, kind))
+
+    def upgrade(self) -> None:
+        ((version,),) = self._rows(self.sql.FORMAT)
+        if version < VERSION:
+            self._add(self.sql.SET_FORMAT, VERSION)
+
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:
+        def rename(lent: Lent) -> bool:
+            connection = lent.connection
+            connection.execute(self.sql.BEGIN)
+            if connection.execute(self.sql.RENAME, new, log, epoch) != 1:
+                connection.execute(self.sql.ROLLBACK)
+                return False
+            connection.execute(self.sql.RENAME_STATES, new, log)
+            connection.execute(self.sql.COMMIT)
+            return True
+
+        renamed, tries = self._pool.counted(rename)
+        if not renamed and (tries == 1 or log in self.logs()):
+            return False
+        self._tables.pop(log, None)
+        return True
 
     def head(self, log: str) -> Head:
         rows = self._rows(self.sql.HEAD, MARKS.encode(), log)
@@ -229,12 +257,14 @@ class DatabaseBackend(abc.ABC, Generic[PlaceT]):
     def _execute(self, statement: str, *values: Value) -> int:
         return self._pool.call(lambda lent: lent.connection.execute(statement, *values))
 
-    def _add_log(self, connection: Connection, log: str, table: str, first_id: int) -> None:
-        """Add the row of *log* and its marks in one transaction, unless somebody else was quicker."""
+    def _add_log(self, connection: Connection, log: str, table: str, first_id: int, kind: str) -> None:
+        """Add the row of *log* and its first states in one transaction, unless somebody else was quicker."""
         connection.execute(self.sql.BEGIN)
-        if self._is_added(connection, self.sql.INSERT_LOG, log, table, first_id - 1) and first_id > 1:
-            marks = encode_marks(Marks(first_id, first_id))
-            connection.execute(self.sql.INSERT_STATE, log, MARKS.encode(), marks)
+        if self._is_added(connection, self.sql.INSERT_LOG, log, table, first_id - 1):
+            connection.execute(self.sql.INSERT_STATE, log, KIND.encode(), kind.encode())
+            if first_id > 1:
+                marks = encode_marks(Marks(first_id, first_id))
+                connection.execute(self.sql.INSERT_STATE, log, MARKS.encode(), marks)
         connection.execute(self.sql.COMMIT)
 
     def _is_added(self, connection: Connection, statement: str, *values: Value) -> bool:

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from millstream.log.ids import IndexEntry
 
-VERSION = 1
-"""The format of the tables."""
+VERSION = 2
+"""The format of the tables. In format 1 logs had no kind, and system logs the names of users' logs."""
 
 
 class Statements:
@@ -30,6 +30,11 @@ class Statements:
     SET_FORMAT = "INSERT INTO millstream_format VALUES (?)"
 
     LOG_NAMES = "SELECT name FROM millstream_logs ORDER BY name"
+    LOG_KINDS = """
+        SELECT l.name, s.value FROM millstream_logs l
+        LEFT JOIN millstream_states s ON s.log = l.name AND s.name = ? ORDER BY l.name
+    """
+    LOGS_OF_BLOCKS = "SELECT name FROM millstream_logs WHERE blocks = ?"
     LOG_BLOCKS = "SELECT blocks FROM millstream_logs WHERE name = ?"
     INSERT_LOG = "INSERT INTO millstream_logs (name, blocks, last_id) VALUES (?, ?, ?)"
 
@@ -43,6 +48,8 @@ class Statements:
     )
     RENEW_LEASE = "UPDATE millstream_logs SET lease_until = ? WHERE name = ? AND epoch = ? AND holder <> ''"
     RELEASE_LEASE = "UPDATE millstream_logs SET holder = '', lease_until = 0 WHERE name = ? AND epoch = ?"
+    RENAME = "UPDATE millstream_logs SET name = ?, holder = '', lease_until = 0 WHERE name = ? AND epoch = ?"
+    RENAME_STATES = "UPDATE millstream_states SET log = ? WHERE log = ?"
 
     BEGIN, COMMIT, ROLLBACK = "START TRANSACTION", "COMMIT", "ROLLBACK"
     MOVE_POINTER = (

@@ -13,6 +13,7 @@ from millstream.log.database.driver import Connection, Driver, ServerError, Valu
 from millstream.log.database.pool import PATIENCE, Lent
 from millstream.log.errors import DamagedLogError, LogInputError, WriterBusyError
 from millstream.log.ids import BlockRange, IdRange, IndexEntry
+from millstream.log.kinds import KIND
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.mysql.failures import DUPLICATE
 from millstream.log.mysql.place import Place
@@ -82,12 +83,25 @@ class NerveBackend:
             q for q, found in self._database.queues().items() if found.shards and wanted in {0, *found.shards}
         )
 
-    def create(self, log: str, *, first_id: int = 1) -> None:
+    def kinds(self) -> Mapping[str, str]:
+        rows = self._database.rows(sql.STATE_OF_ALL, KIND.encode()) if self._database.has_side_tables else ()
+        found = {str(queue): bytes(value).decode() for queue, value in rows}
+        return {log: found.get(log, "") for log in self.logs()}
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         if log not in self._queues or not self._database.has_side_tables:
-            is_new = first_id > 1 and log not in self._database.queues()
+            is_new = log not in self._database.queues()
             self._database.create(log)
             if is_new:
+                self.put_state(log, KIND, kind.encode(), version=0)
+            if is_new and first_id > 1:
                 self._begin_at(log, first_id)
+
+    def upgrade(self) -> None:
+        """Nothing: the layout is the document's."""
+
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:  # noqa: ARG002
+        return False  # the names are in those of the tables
 
     def head(self, log: str) -> Head:
         tables = self._queue(log).tables

@@ -102,3 +102,4 @@ PUT_POSITION = """
     INSERT INTO millstream_nerve_states VALUES (?, ?, ?, ?, ?, ?)
     ON DUPLICATE KEY UPDATE version = VALUES(version), ptr = VALUES(ptr), value = VALUES(value)
 """
+STATE_OF_ALL = "SELECT queue, value FROM millstream_nerve_states WHERE name = ?"

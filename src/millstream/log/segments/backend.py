@@ -21,6 +21,7 @@ from millstream.log.errors import (
     StorageReadOnlyError,
 )
 from millstream.log.ids import BlockRange, IndexEntry
+from millstream.log.kinds import KIND
 from millstream.log.marks import MARKS, Marks, decode_marks, encode_marks
 from millstream.log.reserve import Reserve, despite_full_disk
 from millstream.log.segments.files import FileLock, translated
@@ -30,7 +31,9 @@ from millstream.log.segments.states import StateJournal
 from millstream.log.segments.stream import SEGMENT_BYTES, SegmentStream
 from millstream.log.spec import LogSpec
 
-MARKER = b'{"format":"millstream segments","version":1}\n'
+MARKER = b'{"format":"millstream segments","version":2}\n'
+MARKER_1 = b'{"format":"millstream segments","version":1}\n'
+"""In format 1 logs had no kind, and system logs the names of users' logs."""
 
 _PRODUCER = producer_key("")
 
@@ -88,14 +91,36 @@ class SegmentsBackend:
         with translated(self._folder):
             return sorted(path.parent.name for path in (self._folder / "logs").glob("*/lease"))
 
-    def create(self, log: str, *, first_id: int = 1) -> None:
+    def kinds(self) -> Mapping[str, str]:
+        return {log: self.get_state(log, KIND).value.decode() for log in self.logs()}
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         folder = self._log_folder(log)
         if (folder / "lease").exists():
             return
         self._check_writable()
         with translated(folder), FileLock(self._folder / "store.json", self._clock).held():
             if not (folder / "lease").exists():
-                _create_log(folder, log, first_id)
+                _create_log(folder, log, first_id, kind)
+
+    @despite_full_disk
+    def upgrade(self) -> None:
+        marker = self._folder / "store.json"
+        if not self._read_only and marker.read_bytes() == MARKER_1:
+            with translated(self._folder):
+                write_durably(marker, MARKER)
+
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:
+        found, folder = self._writable(log), self._log_folder(log)
+        with translated(self._folder), found.lock.held():
+            lease = read_lease(found.lease)
+            if not self._change_lease(found, lease, epoch, holder=b"", until=0):
+                return False
+            folder.rename(self._log_folder(new))
+            sync_folder(folder.parent)
+        with self._opening:
+            self._logs.pop(log).stream.close()
+        return True
 
     def head(self, log: str) -> Head:
         found = self._log(log)
@@ -221,7 +246,7 @@ class SegmentsBackend:
             (self._folder / "logs").mkdir(exist_ok=True)
             write_durably(marker, MARKER)
             sync_folder(self._folder.parent)
-        elif marker.read_bytes() != MARKER:
+        elif marker.read_bytes() not in (MARKER, MARKER_1):
             raise StorageError(
                 f"{marker} names a format that this Millstream does not read. Install a newer one, or check the path"
             )
@@ -272,14 +297,16 @@ class SegmentsBackend:
             raise StorageReadOnlyError(f"{self.url} is open for reading only")
 
 
-def _create_log(folder: Path, log: str, first_id: int) -> None:
+def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:
     """Make the folder of a log; its lease comes last, and with it the log is there."""
     if any(path.stat().st_size > 2 * SEGMENT_HEAD for path in folder.glob("*.seg")):
         raise DamagedLogError(f"{folder / 'lease'} is gone, but messages are there. Restore it from a copy")
     folder.mkdir(exist_ok=True)
     (folder / "lock").touch()
-    marks = {MARKS: State(1, encode_marks(Marks(first_id, first_id)))} if first_id > 1 else {}
-    StateJournal.create(folder, marks)
+    states = {KIND: State(1, kind.encode())}
+    if first_id > 1:
+        states[MARKS] = State(1, encode_marks(Marks(first_id, first_id)))
+    StateJournal.create(folder, states)
     SegmentStream.create(folder, log, first_id)
     sync_folder(folder.parent)
     write_lease(folder / "lease", LeaseRecord(last_id=first_id - 1))

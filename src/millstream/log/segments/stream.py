@@ -13,7 +13,7 @@ from typing import Any
 
 from millstream.core.durable import sync_folder, write_durably
 from millstream.log.backend import Commit, State, Statistics, StoredBlock, oldest_within
-from millstream.log.block import name_hash
+from millstream.log.block import log_hash
 from millstream.log.errors import DamagedLogError, FencedError, StorageReadOnlyError
 from millstream.log.holder import boot_id
 from millstream.log.ids import BlockRange, IndexEntry
@@ -65,7 +65,7 @@ class SegmentStream:
         self._synced = synced
         self._folder = folder
         self._name = log
-        self._log = name_hash(log)
+        self._log = log_hash(log)
         self._segment_bytes = segment_bytes
         self._boot = int.from_bytes(hashlib.sha256(boot_id().encode()).digest()[:8], "little")
         self._state = threading.RLock()
@@ -81,7 +81,7 @@ class SegmentStream:
     @staticmethod
     def create(folder: Path, log: str, first_id: int = 1) -> None:
         """Make the first segment, which begins at *first_id*, and the file that says where it ends."""
-        write_durably(folder / index.segment_name(first_id), encode_segment(name_hash(log), first_id, 0, {}))
+        write_durably(folder / index.segment_name(first_id), encode_segment(log_hash(log), first_id, 0, {}))
         write_durably(folder / "end", encode_end(End(segment=first_id, last_id=first_id - 1)))
 
     def end(self) -> End:

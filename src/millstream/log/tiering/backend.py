@@ -40,8 +40,17 @@ class TieredBackend:
     def logs(self) -> Sequence[str]:
         return self.hot.logs()
 
-    def create(self, log: str, *, first_id: int = 1) -> None:
-        self.hot.create(log, first_id=first_id)
+    def kinds(self) -> Mapping[str, str]:
+        return self.hot.kinds()
+
+    def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
+        self.hot.create(log, first_id=first_id, kind=kind)
+
+    def upgrade(self) -> None:
+        self.hot.upgrade()
+
+    def rename(self, log: str, new: str, *, epoch: int) -> bool:
+        return self.hot.rename(log, new, epoch=epoch)
 
     def head(self, log: str) -> Head:
         return self.hot.head(log)

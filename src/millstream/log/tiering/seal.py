@@ -9,7 +9,7 @@ from typing import BinaryIO
 from crc32c import crc32c
 
 from millstream.log.backend import StoredBlock
-from millstream.log.block import name_hash
+from millstream.log.block import log_hash
 from millstream.log.errors import DamagedLogError
 from millstream.log.scan import open_block
 from millstream.log.tiering.format import (
@@ -47,7 +47,7 @@ def seal(log: str, folder: str, blocks: Iterable[StoredBlock], target: BinaryIO)
     for stored in blocks:
         head = open_block(log, stored).header
         if not entries:
-            write(encode_head(name_hash(log), head.first_id))
+            write(encode_head(log_hash(log), head.first_id))
         elif head.first_id != entries[-1][1] + 1:
             raise DamagedLogError(
                 f"ids {entries[-1][1] + 1} to {head.first_id - 1} of {log!r} are missing, so that nothing after them "
@@ -74,9 +74,9 @@ def find_fault(objects: TierObjects, log: str, row: Row) -> str | None:
         return "it is not there" if size is None else f"it has {size} bytes where {row.size} were written"
     data, digest = _read_index(objects, row), hashlib.sha256()
     try:
-        log_hash, first_id = decode_head(_read(objects, row.name, 0, HEAD_SIZE))
+        found, first_id = decode_head(_read(objects, row.name, 0, HEAD_SIZE))
         entries = decode_index(data)
-        if (log_hash, first_id) != (name_hash(log), row.first_id) or summarize(entries) != row.sums:
+        if (found, first_id) != (log_hash(log), row.first_id) or summarize(entries) != row.sums:
             return "it holds something else than its row says"
     except SealError as error:
         return str(error)

@@ -6,15 +6,15 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError
+from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
 from millstream.messaging.broker.delivery import ranges
 from millstream.messaging.broker.events import Event, KeptHolds, OffsetMoved, TopicMade, event_message, read_event
 from millstream.messaging.broker.holds import Hold, hold_of, read_holds
 from millstream.messaging.broker.pages import Pages
 from millstream.messaging.broker.state import State, kept_delivery
 
-JOURNAL = "broker.journal"
-HELD = "broker.held"
+JOURNAL = system_log("broker.journal", "journal")
+HELD = system_log("broker.held", "journal")
 GROUP_PREFIX = "group."
 """The consumer group ``g`` is the consumer ``group.g`` of its topics' logs, so that retention can look at it."""
 
@@ -35,9 +35,9 @@ class Journal:
         self._snapshot_after = snapshot_after
         self._snapshot: asyncio.Future[None] | None = None
         self._noted: Mapping[tuple[str, str], int] = {}
-        self._log = store.log(LogSpec(JOURNAL))
+        self._log = store.log(JOURNAL)
         self._writer = self._log.writer("broker")
-        self._held_log = store.log(LogSpec(HELD))
+        self._held_log = store.log(HELD)
         self._pages = Pages(self._held_log)
         try:
             self._held_writer = self._held_log.writer("broker")

@@ -91,7 +91,7 @@ class Topic:
 
     def __init__(self, spec: TopicSpec, store: LogStore) -> None:
         self.spec = spec
-        self._log = store.log(LogSpec(spec.name))
+        self._log = store.log(LogSpec(spec.name, kind="topic"))
         self._writer: Writer = self._log.writer("broker")
         self._turns = itertools.count()
         self._known = Remembered(REMEMBERED)

@@ -114,7 +114,7 @@ def run_stream(
     clock, figures = clock or SystemClock(), figures or Collector()
     check_reachable(spark, plan.store_url)
     with open_store(plan.store_url, clock=clock) as store, contextlib.ExitStack() as held:
-        source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output))
+        source, output = store.log(LogSpec(plan.log), create=False), store.log(LogSpec(plan.output, kind="batches"))
         writer = held.enter_context(output.writer("batching"))
         _check_source(plan, source, writer)
         began = clock.monotonic()

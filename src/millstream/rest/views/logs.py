@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import msgspec
 
 from millstream.core import tracing
-from millstream.core.errors import InputError, NotFoundError
-from millstream.log import Gap, Log, LogSpec, Message, WriterBusyError
+from millstream.core.errors import NotFoundError
+from millstream.log import DATA_KINDS, Gap, Kind, Log, LogSpec, Message, SystemLogError, WriterBusyError
 from millstream.messaging.broker.admin import GroupInfo, TopicInfo
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Name, Number
-from millstream.rest.survey import Lag, LogRow, kind_of, look_at
+from millstream.rest.survey import Lag, LogRow, look_at
 
 endpoints = Endpoints()
 
@@ -27,10 +27,6 @@ class UnknownMessageError(NotFoundError):
     """The log has no message of this id."""
 
 
-class SystemLogError(InputError):
-    """Only the system itself writes to this log."""
-
-
 class LogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``log`` is its name."""
 
@@ -40,7 +36,7 @@ class LogQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``kind``: only logs of this kind."""
 
-    kind: str | None = None
+    kind: Kind | None = None
 
 
 class ConsumersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,7 +141,7 @@ def log(desk: Desk, ask: Ask[LogQuery, Any]) -> LogDetail:
     row, lags = look_at(desk, found.name)
     policy = found.retention
     kept = None if policy is None else msgspec.to_builtins(policy)
-    return LogDetail(row, found.info().durability, lags, kept, row.kind == "messages")
+    return LogDetail(row, found.info().durability, lags, kept, row.kind in DATA_KINDS)
 
 
 @endpoints.get("/logs/{log}/messages", MessagesQuery)
@@ -180,8 +176,8 @@ def publish(desk: Desk, ask: Ask[LogQuery, NewMessage]) -> Published:
     """Append one message to a log of messages, as a test."""
     name, new = ask.query.log, ask.body
     found = desk.log(name)
-    if kind_of(desk, name) != "messages":
-        raise SystemLogError(f"only the system itself writes to the log {name}")
+    if found.kind not in DATA_KINDS:
+        raise SystemLogError(f"only Millstream itself writes to {name}, a log of the kind {found.kind!r}")
     body = new.body.encode("utf-8", "surrogatepass")
     message = Message(body, new.key, new.source, new.event_time)
     with tracing.entering("publish", [message], log=name) as (traced,):

@@ -15,6 +15,7 @@ from millstream.console_settings import HIDDEN, SECRETS
 from millstream.core.amounts import format_duration
 from millstream.log.database.place import masked
 from millstream.messaging.broker.admin import GroupInfo
+from millstream.queue import queue_log
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Number
 from millstream.rest.trail import TrailEvent
@@ -88,7 +89,9 @@ class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def workers(desk: Desk, _ask: Ask[Any, Any]) -> Listing[WorkerRow]:
     """List who works on this node: writers of logs and queues, and groups of consumers."""
     rows = [
-        WorkerRow(row.writer, "queue" if row.kind == "queue" else "writer", row.log.removeprefix("queue."), row.kind)
+        WorkerRow(
+            row.writer, "queue" if row.kind == "queue" else "writer", row.log.removeprefix(queue_log("").name), row.kind
+        )
         for row in desk.watch.survey.logs
         if row.writer
     ]

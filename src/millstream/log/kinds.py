@@ -1,0 +1,24 @@
+"""What a log is for, as the store keeps it: users' logs, and system logs, which Millstream keeps for itself."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Kind = Literal["application", "topic", "batches", "ledger", "queue", "journal"]
+SystemKind = Literal["ledger", "queue", "journal"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SYSTEM_KINDS: tuple[SystemKind, ...] = get_args(SystemKind)
+DATA_KINDS: tuple[Kind, ...] = ("application", "topic")
+"""What holds the messages of users, as they came."""
+
+SYSTEM = "system:"
+"""What the name of a system log begins with, and no other name may."""
+
+KIND = "kind"
+"""The state in which a log keeps what it is for; logs of stores of format 1 have none."""
+
+
+def is_system(name: str) -> bool:
+    """Whether *name* is that of a system log."""
+    return name.startswith(SYSTEM)
