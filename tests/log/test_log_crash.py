@@ -67,6 +67,17 @@ def test_p2_durability_whatever_was_confirmed_survives_kill_9(url: str, plan: Pl
     assert report.messages_delivered > 0
 
 
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("url", ["sqlite", "segments"], indirect=True)
+def test_p2_durability_what_was_confirmed_survives_kill_9_with_more_under_way(url: str) -> None:
+    """Writers do not wait for each pack: ``append_nowait``, and ``durable`` for those of a while ago."""
+    plan = Plan(kills=sized(quick=5, ci=20, long=400), seed=16, ahead=20)
+    report = torture(Scratch(url, url, lambda: None), plan)
+    assert report.problems == ()
+    assert report.packs_confirmed > report.writers_killed
+
+
 @pytest.mark.smoke
 def test_p3_delivery_a_killed_reader_gets_again_only_what_the_window_allows(url: str) -> None:
     with open_store(url) as store:

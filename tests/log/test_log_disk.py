@@ -173,6 +173,24 @@ def test_on_a_full_disk_trimming_is_the_way_out_and_nobody_is_kept_waiting(tmp_p
     assert (found["appended"], found["ok"], found["writer_after"]) == (found["confirmed"] + 1, True, None)
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "segments"])
+def test_a_disk_that_becomes_read_only_is_read_and_refuses_the_rest_by_name(tmp_path: Path, scheme: str) -> None:
+    child, archive = HERE / "children" / "read_only_disk.py", HERE / "kept" / f"format-1-{scheme}.tar.xz"
+    command = [*on_a_disk_of_its_own(tmp_path, "size=100m"), str(child), str(tmp_path), scheme, str(archive)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    expected = {"read": 100, "ok": True, "writer": None, "refused": ["StorageReadOnlyError"] * 4}
+    assert (found["read_only"], found["default"]) == (expected, expected)
+    assert "system:ledger" in found["former"]
+    assert (found["after"], found["killed_after"]) == (101, 10)
+    if scheme == "segments":
+        assert found["killed"] == 10
+    else:
+        assert found["killed"].startswith("StorageReadOnlyError: ")
+        assert "log-killed-wal has commits that are not in log-killed yet" in found["killed"]
+
+
 @pytest.mark.parametrize(("name", "room"), [("mariadb", "260m"), ("postgresql", "130m")])
 def test_a_server_whose_real_disk_is_full_loses_nothing_and_goes_on_once_there_is_room(
     request: pytest.FixtureRequest, name: str, room: str

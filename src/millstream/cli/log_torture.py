@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command("torture")
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="So many processes are killed.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
+@click.option("--ahead", type=click.IntRange(0), default=0, show_default=True, help="Packs a writer has under way.")
 @click.option("--seed", type=click.IntRange(0), help="Draw as the run did that printed this seed.")
 @click.option("--private", "server", metavar="NAME", help="Start a server (mariadb) of one's own, and kill it as well.")
 @click.option("--keep", is_flag=True, help="Leave the tortured store where it is.")
@@ -29,6 +30,7 @@ def torture_command(
     settings: Settings,
     kills: int,
     seconds: float | None,
+    ahead: int,
     seed: int | None,
     server: str | None,
     keep: bool,
@@ -46,7 +48,7 @@ def torture_command(
 
     if keep and server:
         raise click.UsageError("--keep and --private exclude each other: the server ends with the command")
-    plan = Plan(kills, seconds, secrets.randbits(32) if seed is None else seed)
+    plan = Plan(kills, seconds, secrets.randbits(32) if seed is None else seed, ahead)
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(services.private(server)) if server else None
         url = f"{running.url}torture" if running else settings.log_url

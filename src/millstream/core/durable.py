@@ -60,3 +60,9 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_on_read_only_disk(path: Path) -> bool:
+    """Whether nothing can be written at *path*, or where it would be made, by anybody on this machine."""
+    place = next(each for each in (path, *path.parents) if each.exists())
+    return bool(os.statvfs(place).f_flag & os.ST_RDONLY)

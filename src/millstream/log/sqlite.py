@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
-from millstream.core.durable import sync_folder
+from millstream.core.durable import is_on_read_only_disk, sync_folder
 from millstream.core.lockers import who_locks
 from millstream.log import sqlite_statements as sql
 from millstream.log.backend import (
@@ -83,6 +83,7 @@ class SqliteBackend:
             raise LogNotFoundError(
                 f"there is no log store at {self._path}; check the path, or create a log in it first"
             )
+        self._is_frozen = is_on_read_only_disk(self._path)
         with self._translated():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._connect()
@@ -243,9 +244,12 @@ class SqliteBackend:
             self._readers.clear()
 
     def _connect(self) -> sqlite3.Connection:
-        mode = "ro" if self._read_only else "rwc"
+        mode = "mode=ro" if self._read_only else "mode=rwc"
+        if self._is_frozen:
+            self._refuse_unread_commits()
+            mode = "mode=ro&immutable=1"
         connection = sqlite3.connect(
-            f"{self._path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
+            f"{self._path.as_uri()}?{mode}", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'fsync' else 'NORMAL'}")
@@ -257,6 +261,15 @@ class SqliteBackend:
             raise
         return connection
 
+    def _refuse_unread_commits(self) -> None:
+        """Nobody can change a file on a disk that can only be read, nor take in what lies beside it."""
+        beside = Path(f"{self._path}-wal")
+        if beside.exists() and beside.stat().st_size:
+            raise StorageReadOnlyError(
+                f"{beside} has commits that are not in {self._path.name} yet, and its disk can only be read: copy both "
+                "files to a disk that can be written, or let this one be written"
+            )
+
     def _is_prepared(self) -> bool:
         (version,) = self._writer.execute("PRAGMA user_version").fetchone()
         if version > sql.VERSION:
@@ -266,7 +279,7 @@ class SqliteBackend:
             )
         (mode,) = self._writer.execute("PRAGMA journal_mode").fetchone()
         # A copy that SQLite itself made (VACUUM INTO) has another mode, in which it can be read as well.
-        return bool(version and (mode == "wal" or self._read_only))
+        return bool(version and (mode == "wal" or self._read_only or self._is_frozen))
 
     def _prepare(self) -> None:
         """Make the tables of a new file; of several processes that try at once, one does."""

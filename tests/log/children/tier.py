@@ -1,7 +1,8 @@
-"""Moves blocks, or trims, and kills itself at a step: arguments are the URLs of the log store and of the objects.
+"""Moves blocks, trims or copies, and kills itself at a step: arguments are URLs of the log store and of the objects.
 
-Each line of standard input is ``move STEP`` or ``trim ID STEP``. It is done in a process of its own, which gets SIGKILL
-before or after the STEP-th call to the object store or change of the log store; ``killed`` or ``done`` is printed.
+Without a tier the second is ``-``. Each line of standard input is ``move STEP``, ``trim ID STEP`` or ``copy URL STEP``.
+It is done in a process of its own, which gets SIGKILL before or after the STEP-th call to the object store or change of
+the log store, that of the copy for ``copy``; ``killed`` or ``done`` is printed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,22 @@ import signal
 import sys
 from typing import Any
 
-from millstream.log import LogSpec, Tiering, open_store
+from millstream.log import LogSpec, Tiering, copy_log, open_store
 from millstream.stores.tiers import open_tier
 
-CALLS = {"put", "read", "size", "delete", "names", "put_state", "reclaim"}
+CALLS = {
+    "put",
+    "read",
+    "size",
+    "delete",
+    "names",
+    "put_state",
+    "reclaim",
+    "create",
+    "commit",
+    "take_lease",
+    "release_lease",
+}
 
 
 class Deadly:
@@ -42,13 +55,17 @@ class Deadly:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def work(url: str, objects: str, what: str, *numbers: int) -> None:
+def work(url: str, objects: str, what: str, *words: str) -> None:
     """Do what one line asks for."""
+    if what == "copy":
+        copy(url, words[0], int(words[1]))
+        return
+    numbers = [int(word) for word in words]
     steps = [0]
     with open_store(url, create=False, open_objects=lambda found: Deadly(open_tier(found), steps)) as store:
         store._backend.hot = Deadly(store._backend.hot, steps)
         log = store.log(LogSpec("weather"))
-        if log.tiering is None:
+        if log.tiering is None and objects != "-":
             log.set_tiering(Tiering(objects, segment_bytes=6000))
         steps[0] = numbers[-1]
         if what == "move":
@@ -57,13 +74,21 @@ def work(url: str, objects: str, what: str, *numbers: int) -> None:
             log.trim(numbers[0])
 
 
+def copy(url: str, target: str, step: int) -> None:
+    """Copy the log to the store at *target*."""
+    with open_store(url, read_only=True) as old, open_store(target) as new:
+        new._backend.hot = Deadly(new._backend.hot, [step])
+        spec = LogSpec("weather")
+        copy_log(old.log(spec, create=False), new.log(spec))
+
+
 def main(url: str, objects: str) -> None:
     """Do every line in a process of its own."""
     for line in sys.stdin:
-        what, *numbers = line.split()
+        what, *words = line.split()
         child = os.fork()
         if not child:
-            work(url, objects, what, *map(int, numbers))
+            work(url, objects, what, *words)
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Whoever moves blocks or trims is killed at every step: nothing is lost, nothing is doubled, the next run finishes."""
+"""Whoever moves blocks, trims or copies is killed at every step: nothing is lost or doubled, the next run finishes."""
 
 from __future__ import annotations
 
@@ -129,3 +129,47 @@ def test_whoever_trims_a_tiered_log_is_killed_at_every_step(url: str, mover: Mov
     assert tier is not None
     assert objects_of(tmp_path) == kept
     assert tier.objects == len(kept)
+
+
+@pytest.mark.long
+def test_whoever_trims_a_log_without_a_tier_is_killed_at_every_step(url: str) -> None:
+    last_id, killed = append(url, 400), 0
+    mover = Mover(url, "-")
+    for step in itertools.count(1):
+        with open_store(url) as store:
+            before = store.log(SPEC).first_id
+        result = mover.do("trim", before + 45, step)
+        killed += result == "killed"
+        with open_store(url) as store:
+            assert store.log(SPEC).first_id in {before, before + 45}
+            check(store.log(SPEC), last_id)
+        if result == "done" or before + 90 > last_id:
+            break
+    assert killed >= 4, "the mark is moved, and blocks are freed, each with a moment before and after it"
+    assert mover.do("trim", last_id + 1, 0) == "done"
+    mover.close()
+    with open_store(url) as store:
+        assert store.log(SPEC).first_id == last_id + 1
+
+
+@pytest.mark.long
+def test_p2_whoever_copies_a_log_is_killed_at_every_step(url: str, tmp_path: Path) -> None:
+    source = f"sqlite:///{tmp_path / 'from.db'}"
+    last_id = append(source, 400)
+    mover = Mover(source, "-")
+    for step in itertools.count(1):
+        result = mover.do("copy", url, step)
+        assert result in {"killed", "done"}
+        if result == "done":
+            break
+        with open_store(url) as store:
+            if list(store.logs()) == ["weather"]:
+                check(store.log(SPEC), store.log(SPEC).last_id)
+        with open_store(source) as store, store.log(SPEC).writer() as writer:
+            writer.append([b"%0160d" % n for n in range(last_id + 1, last_id + 11)])
+            last_id += 10
+    mover.close()
+    assert step > 4, "the copy takes a lease, and commits"
+    with open_store(url) as store, open_store(source) as old:
+        check(store.log(SPEC), last_id)
+        assert [m.body for b in store.log(SPEC).read() for m in b] == [m.body for b in old.log(SPEC).read() for m in b]

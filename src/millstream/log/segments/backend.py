@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
-from millstream.core.durable import sync_folder, write_durably
+from millstream.core.durable import is_on_read_only_disk, sync_folder, write_durably
 from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
 from millstream.log.durability import FileDurability, durability_option
 from millstream.log.errors import (
@@ -73,14 +73,14 @@ class SegmentsBackend:
         self.durability = durability
         self._folder = folder.absolute()
         self._clock = clock
-        self._read_only = read_only
+        self._read_only = read_only or is_on_read_only_disk(self._folder)
         self._segment_bytes = segment_bytes
         self._opening = threading.Lock()
         self._logs: dict[str, _Log] = {}
         self._closed = False
         self._reserve = Reserve(self._folder / "reserve")
         with translated(self._folder):
-            self._open_store(create=create and not read_only)
+            self._open_store(create=create and not self._read_only)
 
     @property
     def url(self) -> str:
@@ -294,7 +294,7 @@ class SegmentsBackend:
     def _check_writable(self) -> None:
         self._check_open()
         if self._read_only:
-            raise StorageReadOnlyError(f"{self.url} is open for reading only")
+            raise StorageReadOnlyError(f"{self.url} is open for reading only, or on a disk that can only be read")
 
 
 def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:

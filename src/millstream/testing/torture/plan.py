@@ -16,11 +16,15 @@ GRACE_SECONDS = 5.0
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How many processes to kill, or for how many seconds to go on killing (whichever ends first), drawn by *seed*."""
+    """How many processes to kill, or for how many seconds to go on killing (whichever ends first), drawn by *seed*.
+
+    Writers wait for each pack, or go on while the last packs, ``ahead`` of them, are under way.
+    """
 
     kills: int = 20
     seconds: float | None = None
     seed: int = 0
+    ahead: int = 0
 
 
 class Report(msgspec.Struct, frozen=True):

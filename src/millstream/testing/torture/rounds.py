@@ -77,7 +77,7 @@ class _Torture:
             self._start_reader()
         self._runs += 1
         count, threads = self._draw.choice([1, 7, 300]), self._draw.choice([1, 1, 1, 3])
-        with Child(_WRITER, self._scratch.url, self._runs, count, _LEASE_SECONDS, threads) as writer:
+        with Child(_WRITER, self._scratch.url, self._runs, count, _LEASE_SECONDS, threads, self._plan.ahead) as writer:
             if self._await(writer, self._draw.randint(2, 20)) and self._server and self._draw.random() < 0.3:
                 self._kill_server(self._server)
                 self._await(writer, len(writer.lines) + self._draw.randint(1, 20))

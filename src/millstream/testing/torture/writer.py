@@ -1,15 +1,17 @@
 """A writer to be killed: appends packs, and prints what was confirmed.
 
-Arguments: URL of the store, run, messages a pack, seconds of the lease, threads. One thread sends with sequences,
-more of them without. Prints ``ready SEQUENCE LAST`` and then ``THREAD TURN FIRST LAST`` after each pack.
+Arguments: URL of the store, run, messages a pack, seconds of the lease, threads, and how many packs each thread has
+under way (0: it waits for each). One thread sends with sequences, more of them without. Prints ``ready SEQUENCE LAST``
+and then ``THREAD TURN FIRST LAST`` for each pack that is durable.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 
-from millstream.log import FencedError, LogSpec, Writer, WriterFailedError
+from millstream.log import FencedError, IdRange, LogSpec, Writer, WriterFailedError
 from millstream.testing.torture.messages import pack
 from millstream.testing.torture.opening import open_when_up
 from millstream.testing.torture.plan import LOG, PRODUCER
@@ -18,22 +20,28 @@ FENCED, FAILED = 7, 8
 """Exit codes of a writer that was replaced, and of one whose store has refused."""
 
 
-def main(url: str, run: int, count: int, lease: float, threads: int) -> None:
+def main(url: str, run: int, count: int, lease: float, threads: int, *, ahead: int) -> None:
     """Append until killed."""
     with open_when_up(url, lease_seconds=lease) as store, store.log(LogSpec(LOG)).writer(PRODUCER) as writer:
         _say(f"ready {writer.sequence} {writer.last_id}")
         for number in range(1, threads):
-            threading.Thread(target=_append, args=(writer, run, number, count), daemon=True).start()
-        _append(writer, run, threads if threads > 1 else 0, count)
+            threading.Thread(target=_append, args=(writer, run, number, count, ahead), daemon=True).start()
+        _append(writer, run, threads if threads > 1 else 0, count, ahead)
 
 
-def _append(writer: Writer, run: int, thread: int, count: int) -> None:
+def _append(writer: Writer, run: int, thread: int, count: int, ahead: int) -> None:
     turn = writer.sequence if thread == 0 else 0
+    under_way: deque[tuple[int, IdRange]] = deque()
     while True:
         turn += 1
-        ids = writer.append(pack(run, thread, turn, count), sequence=turn if thread == 0 else None)
+        send = writer.append_nowait if ahead else writer.append
+        ids = send(pack(run, thread, turn, count), sequence=turn if thread == 0 else None)
         if ids is not None:
-            _say(f"{thread} {turn} {ids.first} {ids.last}")
+            under_way.append((turn, ids))
+        while len(under_way) > ahead:
+            number, ids = under_way.popleft()
+            writer.durable(ids.last)
+            _say(f"{thread} {number} {ids.first} {ids.last}")
 
 
 def _say(line: str) -> None:
@@ -43,7 +51,14 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+        main(
+            sys.argv[1],
+            int(sys.argv[2]),
+            int(sys.argv[3]),
+            float(sys.argv[4]),
+            int(sys.argv[5]),
+            ahead=sum(map(int, sys.argv[6:])),
+        )
     except FencedError as error:
         print(error, file=sys.stderr)
         sys.exit(FENCED)
