@@ -106,6 +106,12 @@ def test_system_logs_are_read_and_copied_by_name(node: Node, tmp_path: Path) -> 
         run_command("log", "read", "system:ledger", *data).out == run_command("anchor", "ledger", "--json", *data).out
     )
     assert run_command("log", "verify", "system:queue.repair", *data).code == 0
+    for name, kind, trimmed in (
+        ("ledger", "ledger", "never: its policy is to keep all"),
+        ("queue.repair", "queue", "by M"),
+    ):
+        told = run_command("log", "info", f"system:{name}", *data).out
+        assert f"\nkind      {kind}\n" in told and f"\ntrimmed   {trimmed}" in told
     missing = run_command("log", "read", "ledger", *data)
     assert (missing.code, "Millstream's own is called 'system:ledger'" in missing.err) == (3, True)
     node.close()

@@ -33,9 +33,9 @@ class Run(NamedTuple):
 
 
 def commit() -> str:
-    """The commit that is checked out, with ``+`` where files differ from it."""
+    """The commit that is checked out, with ``+`` where files differ from it; the record itself grows with each part."""
     head = _git("rev-parse", "--short", "HEAD")
-    return head + ("+" if _git("status", "--porcelain") else "")
+    return head + ("+" if _git("status", "--porcelain", "--", ":/", f":(exclude,top)docs/{RECORD.name}") else "")
 
 
 def _git(*arguments: str) -> str:

@@ -24,7 +24,20 @@ from millstream.cli.log_upkeep import upkeep
 from millstream.core.amounts import format_duration, size_text
 from millstream.core.errors import InputError, MillstreamError
 from millstream.core.message import MessageError, decode_line, encode_line
-from millstream.log import Batch, Gap, IdRange, Log, LogSpec, LogStore, Message, Writer, copy_consumers, copy_log
+from millstream.log import (
+    SYSTEM_KINDS,
+    Batch,
+    Gap,
+    IdRange,
+    Kind,
+    Log,
+    LogSpec,
+    LogStore,
+    Message,
+    Writer,
+    copy_consumers,
+    copy_log,
+)
 from millstream.log.retention import Retention
 from millstream.log.rules import LogRule, rule_for
 from millstream.settings import Settings
@@ -148,24 +161,27 @@ def info(settings: Settings, name: str, as_json: bool) -> None:
         print_json({**msgspec.to_builtins(found), "retention": policy, "rule": None if rule is None else rule.log})
         return
     click.echo(f"{found.name}: {found.count:,} messages, ids {found.first_id} to {found.last_id}")
+    click.echo(f"kind      {found.kind}")
     click.echo(f"stored    {size_text(found.bytes)} in {found.blocks:,} blocks, durable by {found.durability}")
     if found.tier is not None:
         tiered = f"{size_text(found.tier.bytes)} of it in {found.tier.objects:,} objects at {found.tier.url}"
         click.echo(f"tier      {tiered}, up to id {found.tier.last_id}")
-    click.echo(f"trimmed   {_trimmed(policy, rule)}")
+    click.echo(f"trimmed   {_trimmed(found.kind, policy, rule)}")
     click.echo(f"writer    {found.writer or 'none'}")
     for consumer, pointer in found.consumers.items():
         click.echo(f"consumer  {consumer}: acknowledged up to {pointer}, {found.last_id - pointer:,} behind")
 
 
-def _trimmed(policy: Retention | None, rule: LogRule | None) -> str:
-    """By what a log is trimmed that has this *policy* and is one of the logs of *rule*."""
+def _trimmed(kind: Kind, policy: Retention | None, rule: LogRule | None) -> str:
+    """By what a log of this *kind* is trimmed that has this *policy* and is one of the logs of *rule*."""
     if policy is not None and policy.keep_all:
         return "never: its policy is to keep all"
     if rule is not None and rule.retention is not None:
         return f"by the rule for {rule.log!r} in the settings: {_limits(rule.retention)}"
     if policy is not None and policy != Retention():
         return f"by its own policy: {_limits(policy)}"
+    if kind in SYSTEM_KINDS:
+        return "by Millstream, which keeps it, where it needs no more of it"
     return "never: it has no policy, and no rule of the settings is for it"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -246,9 +247,12 @@ class SegmentsBackend:
             (self._folder / "logs").mkdir(exist_ok=True)
             write_durably(marker, MARKER)
             sync_folder(self._folder.parent)
-        elif marker.read_bytes() not in (MARKER, MARKER_1):
+        elif (found := marker.read_bytes()) not in (MARKER, MARKER_1):
+            version = re.search(rb'"version":(\d{1,9})', found)
+            named = f"of format {int(version[1])}" if version else "of an unknown format"
             raise StorageError(
-                f"{marker} names a format that this Millstream does not read. Install a newer one, or check the path"
+                f"{self._folder} is a log store {named} (store.json); this Millstream reads format 2. Install a newer one, "
+                "or check the path"
             )
 
     def _change_lease(self, log: _Log, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
