@@ -8,6 +8,7 @@ a dead task, an unused one, the two of a broker with the topic ``orders`` and a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import shutil
@@ -32,7 +33,10 @@ from millstream.log import (
     open_store,
     system_log,
 )
+from millstream.log.errors import StorageFullError, StorageReadOnlyError
 from millstream.log.kinds import KIND
+from millstream.log.segments.backend import SegmentsBackend
+from millstream.log.sqlite import SqliteBackend
 from millstream.messaging.broker.journal import Journal
 from millstream.node import Node
 from millstream.queue import queues_on_logs
@@ -250,13 +254,23 @@ def test_a_log_that_is_being_written_keeps_its_name_until_that_is_over(tmp_path:
             assert store.log(LogSpec("ledger")).last_id == 0
 
 
+def test_opening_a_store_of_the_present_format_waits_for_no_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with open_store(url) as store:
+        store.log(LogSpec("weather"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "log.db", isolation_level=None)) as stopped:
+        stopped.execute("BEGIN IMMEDIATE")
+        with monkeypatch.context() as patched:
+            patched.setattr(SqliteBackend, "_transaction", None)
+            with open_store(url) as store:
+                assert store.log(LogSpec("weather")).last_id == 0
+
+
 def test_a_full_or_read_only_disk_does_not_keep_a_store_from_being_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from millstream.log.errors import StorageFullError, StorageReadOnlyError
-    from millstream.log.segments.backend import SegmentsBackend
-    from millstream.log.sqlite import SqliteBackend
-
     before = everything(url_of(folder))
     for refusal in (StorageFullError("full"), StorageReadOnlyError("read-only")):
 

@@ -120,8 +120,10 @@ class SqliteBackend:
 
     @despite_full_disk
     def upgrade(self) -> None:
-        with self._transaction() as db:
-            if db.execute("PRAGMA user_version").fetchone()[0] < sql.VERSION:
+        with self._reading() as db:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version < sql.VERSION:
+            with self._transaction() as db:
                 db.execute(sql.SET_VERSION)
 
     @despite_full_disk

@@ -251,8 +251,8 @@ class SegmentsBackend:
             version = re.search(rb'"version":(\d{1,9})', found)
             named = f"of format {int(version[1])}" if version else "of an unknown format"
             raise StorageError(
-                f"{self._folder} is a log store {named} (store.json); this Millstream reads format 2. Install a newer one, "
-                "or check the path"
+                f"{self._folder} is a log store {named} (store.json); this Millstream reads format 2. Install a newer "
+                "one, or check the path"
             )
 
     def _change_lease(self, log: _Log, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
