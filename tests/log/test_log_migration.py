@@ -321,3 +321,28 @@ def test_a_log_of_batches_of_the_release_before_gets_its_kind_when_a_node_opens_
         (folder / "batching" / f"{name}.state").write_bytes(b"")
     with Node.open(settings_of(folder)) as node:
         assert node.store.kinds() == dict(sorted({**KINDS, "sums": "batches"}.items()))
+
+
+OPENING = """
+import sys
+from millstream.log import open_store
+sys.stdin.readline()
+with open_store(sys.argv[1]) as store:
+    print(",".join(store.logs()))
+"""
+
+
+@pytest.mark.crash
+def test_processes_that_open_an_old_store_at_once_find_the_same(folder: Path) -> None:
+    before = everything(url_of(folder))
+    command = [sys.executable, "-c", OPENING, url_of(folder)]
+    openers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(5)
+    ]
+    for opener in openers:
+        assert opener.stdin is not None
+        opener.stdin.write("go\n")
+        opener.stdin.flush()
+    assert [opener.communicate(timeout=60) for opener in openers] == [(",".join(KINDS) + "\n", "")] * 5
+    assert everything(url_of(folder), read_only=False) == before

@@ -20,6 +20,7 @@ from millstream.core.retry import RetryPolicy
 from millstream.log.backend import Backend
 from millstream.log.errors import (
     DamagedLogError,
+    LogError,
     LogNotFoundError,
     StorageBusyError,
     StorageFullError,
@@ -95,14 +96,11 @@ class FormerNames:
             former = None if is_system(name) else _former(name)
             if former is None:
                 continue
-            kind = self._backend.get_state(name, KIND).value.decode()
-            if kind in SYSTEM_KINDS or (not kind and self._is_ours(name, former)):
-                self._filed[SYSTEM + name] = name
-                if migrate:
-                    self._settle_soon(SYSTEM + name)
-            elif migrate and not kind:
-                with contextlib.suppress(*_MAY_WAIT):  # nobody will look at it again
-                    self._backend.put_state(name, KIND, b"application", version=0)
+            try:
+                self._look_at(name, former, migrate=migrate)
+            except LogError:
+                if name in self._backend.logs():
+                    raise  # else another process has just given it its present name
         return cast("Backend", _ByPresentNames(self._backend, self)) if self._filed else self._backend
 
     def filed(self, name: str) -> str:
@@ -130,6 +128,7 @@ class FormerNames:
         Raises :class:`WriterBusyError` where it is being written, and what the backend raises.
         """
         with self._settling:
+            self.look_again(name)
             filed = self._filed.get(name)
             if filed is None or name in self._fixed:
                 return
@@ -145,8 +144,18 @@ class FormerNames:
 
     def look_again(self, name: str) -> None:
         """Forget the former name of *name* where another process has given it its present one."""
-        if name in self._filed and self._filed[name] not in self._backend.logs():
+        if name in self._filed and name in self._backend.logs():
             del self._filed[name]
+
+    def _look_at(self, name: str, former: _Former, *, migrate: bool) -> None:
+        kind = self._backend.get_state(name, KIND).value.decode()
+        if kind in SYSTEM_KINDS or (not kind and self._is_ours(name, former)):
+            self._filed[SYSTEM + name] = name
+            if migrate:
+                self._settle_soon(SYSTEM + name)
+        elif migrate and not kind:
+            with contextlib.suppress(*_MAY_WAIT):  # nobody will look at it again
+                self._backend.put_state(name, KIND, b"application", version=0)
 
     def _settle_soon(self, name: str) -> None:
         """Settle *name* unless something is in the way for longer than another process takes for the same."""
