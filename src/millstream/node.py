@@ -32,7 +32,7 @@ from millstream.core.clock import MICROSECONDS, Clock, SystemClock
 from millstream.core.errors import InputError, MillstreamError, NotFoundError
 from millstream.core.metrics import Metrics
 from millstream.core.sql import open_server
-from millstream.log import LogSpec, LogStore, StorageError
+from millstream.log import LogError, LogSpec, LogStore
 from millstream.log.upkeep import Upkeep
 from millstream.mill.auditing.audit_queue import AuditQueue
 from millstream.mill.policies.places import FolderPlace, PolicyPlace, SpacePlace
@@ -141,7 +141,7 @@ class Node(MillNode):
         store = self._resources.enter_context(open_store(self.settings.log_url, clock=self.clock))
         outputs = {path.stem for path in (self.folder / "batching").glob("*.state")}
         for name in outputs.intersection(store.logs()):
-            with contextlib.suppress(StorageError):  # it may be read-only
+            with contextlib.suppress(LogError):  # it may be read-only
                 store.log(LogSpec(name, kind="batches"))  # one that an earlier release made has no kind
         return store
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -138,3 +138,40 @@ def test_a_ledger_whose_log_was_trimmed_is_broken_and_says_so(tmp_path: Path) ->
         head = ledger.head()
         assert head is not None
         assert head.number == 5
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda body: body[:-1] + b',"x":1}',
+        lambda body: body[:40],
+        lambda body: b"\xef\xbb\xbf" + body,
+        lambda body: body.replace(b'"number":3', b'"number":"3"'),
+        lambda body: body.replace(b'"time"', b'"Time"'),
+        lambda body: body[:-5] + b"\xff" + body[-4:],
+    ],
+)
+def test_a_repair_never_drops_an_entry_that_was_changed(tmp_path: Path, changed: Callable[[bytes], bytes]) -> None:
+    clock = VirtualClock()
+    with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
+        bodies = [encode_entry(entry) for entry in chain(3)]
+        with store.log(system_log("ledger", "ledger")).writer() as writer:
+            writer.append([*bodies[:2], changed(bodies[2])])
+        with pytest.raises(LedgerError, match=r"message 3 .* was a ledger entry and was changed"):
+            LogLedger(store, clock).repair()
+        with pytest.raises(LedgerError):
+            LogLedger(store, clock).verify()
+
+
+def test_a_repair_leaves_no_fewer_entries_than_were_known(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    with open_store(f"sqlite:///{tmp_path / 'log.db'}", clock=clock) as store:
+        with store.log(system_log("ledger", "ledger")).writer() as writer:
+            writer.append([*map(encode_entry, chain(2)), b"hello", b"again"])
+        ledger = LogLedger(store, clock)
+        with pytest.raises(LedgerError, match="fewer entries than the 3"):
+            ledger.repair(known=3)
+        done = ledger.repair(known=2)
+        assert (done.entries, done.put_aside) == (2, [3, 4])
+        assert ledger.append(some_anchor(9)).number == 3
+        assert [entry.number for entry in ledger.entries(2)] == [2, 3]

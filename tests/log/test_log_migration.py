@@ -23,11 +23,13 @@ from pathlib import Path
 import pytest
 
 from millstream.anchoring import replay
+from millstream.core.clock import SystemClock
 from millstream.log import (
     LogNotFoundError,
     LogSpec,
     LogStore,
     Message,
+    Retention,
     SystemLogError,
     WriterBusyError,
     open_store,
@@ -35,8 +37,10 @@ from millstream.log import (
 )
 from millstream.log.errors import StorageFullError, StorageReadOnlyError
 from millstream.log.kinds import KIND
+from millstream.log.rules import LogRule
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
+from millstream.log.upkeep import keep_up
 from millstream.messaging.broker.journal import Journal
 from millstream.node import Node
 from millstream.queue import queues_on_logs
@@ -210,6 +214,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"{found}?layout=nerve&shards=2" if request.param == "nerve" else found
 
 
+def forget_kind(store: LogStore, name: str) -> None:
+    """Leave the log *name* as a store of format 1 has it."""
+    state = store._backend.get_state(name, KIND)
+    store._backend.put_state(name, KIND, b"", version=state.version)
+
+
 def fill(url: str, *names: str, body: bytes = b'{"anchor_string":"1.b"}') -> None:
     """Make logs as format 1 had them: without a kind."""
     with open_store(url) as store:
@@ -217,7 +227,7 @@ def fill(url: str, *names: str, body: bytes = b'{"anchor_string":"1.b"}') -> Non
             log = store.log(LogSpec(name))
             with log.writer() as writer:
                 writer.append([body])
-            log.put_note(KIND, b"")
+            forget_kind(store, name)
 
 
 def test_on_every_kind_of_store_system_logs_get_their_names_once(url: str) -> None:
@@ -242,7 +252,7 @@ def test_a_log_that_is_being_written_keeps_its_name_until_that_is_over(tmp_path:
     with open_store(url) as old:
         with old.log(LogSpec("ledger")).writer() as writer:  # as of an older release
             writer.append([b'{"anchor_string":"1.b"}'])
-            old.log(LogSpec("ledger")).put_note(KIND, b"")
+            forget_kind(old, "ledger")
             with open_store(url) as store:
                 assert list(store.logs()) == ["system:ledger"]
                 assert store.log(LogSpec("system:ledger"), create=False).last_id == 1
@@ -293,6 +303,59 @@ def test_a_log_whose_first_block_is_damaged_is_taken_for_what_its_name_says(tmp_
         assert list(store.logs()) == ["system:ledger"]
 
 
+def test_a_present_name_wins_over_a_former_one(url: str) -> None:
+    """As where a process of an older release went on after another one of this release had renamed its logs."""
+    fill(url, "ledger")
+    with open_store(url) as store:
+        assert list(store.logs()) == ["system:ledger"]
+    if "layout=nerve" in url:
+        return  # names stay there
+    with open_store(url) as store:
+        store.log(LogSpec("ledger"))
+        forget_kind(store, "ledger")
+    for read_only in (True, False):
+        with open_store(url, read_only=read_only) as store:
+            assert list(store.logs()) == ["ledger", "system:ledger"]
+            assert store.log(LogSpec("system:ledger"), create=False).last_id == 1
+
+
+def test_logs_of_users_that_were_emptied_or_look_like_queues_stay_theirs(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with open_store(url) as store:
+        for name in ("queue.trimmed", "queue.read", "queue.http"):
+            log = store.log(LogSpec(name))
+            if name == "queue.read":
+                log.set_pointer("worker", 0)
+            else:
+                with log.writer() as writer:
+                    writer.append([Message(b"v1", key="put")])
+            if name == "queue.trimmed":
+                log.trim(2)
+            forget_kind(store, name)
+        assert list(store.logs()) == ["queue.http", "queue.read", "queue.trimmed"]
+    with open_store(url) as store:
+        assert dict(store.kinds()) == dict.fromkeys(["queue.http", "queue.read", "queue.trimmed"], "application")
+
+
+def test_a_reader_goes_on_while_another_process_renames_what_it_reads(folder: Path) -> None:
+    before = everything(url_of(folder))
+    with open_store(url_of(folder), read_only=True) as store:
+        opened = {name: store.log(LogSpec(name), create=False) for name in store.logs()}
+        open_store(url_of(folder)).close()
+        assert {name: _whole(store, name, kind) for name, kind in store.kinds().items()} == before
+        assert sum(len(batch) for log in opened.values() for batch in log.read()) > 50
+
+
+def test_rules_that_users_kept_with_a_system_log_trim_it_no_more(folder: Path) -> None:
+    with open_store(url_of(folder), read_only=True) as store:
+        count = store.log(LogSpec("system:queue.repair"), create=False).last_id
+    with open_store(url_of(folder)) as store:
+        log = store.log(LogSpec("system:queue.repair", kind="queue"))
+        log.set_retention(Retention(max_count=1))
+        list(keep_up(store, SystemClock(), [LogRule("*", max_count=0)]))
+        assert log.info().count == count
+
+
 def test_messages_of_each_kind_of_system_log_are_told_from_those_of_users(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     theirs: Mapping[str, Message] = {
@@ -306,7 +369,7 @@ def test_messages_of_each_kind_of_system_log_are_told_from_those_of_users(tmp_pa
             log = store.log(LogSpec(name))
             with log.writer() as writer:
                 writer.append([message])
-            log.put_note(KIND, b"")
+            forget_kind(store, name)
     with open_store(url) as store:
         assert dict(store.kinds()) == dict.fromkeys(sorted(theirs), "application")
 
@@ -315,7 +378,7 @@ def test_a_log_of_batches_of_the_release_before_gets_its_kind_when_a_node_opens_
     with open_store(url_of(folder)) as store, store.log(LogSpec("sums")).writer() as writer:
         writer.append([b"a batch"])
     with open_store(url_of(folder)) as store:
-        store.log(LogSpec("sums")).put_note(KIND, b"")
+        forget_kind(store, "sums")
     (folder / "batching").mkdir()
     for name in ("sums", "gone"):
         (folder / "batching" / f"{name}.state").write_bytes(b"")

@@ -67,19 +67,37 @@ class LogLedger:
     def verify(self) -> LedgerEntry | None:
         return verified_head(self.entries())
 
-    def repair(self) -> Repaired:
+    def repair(self, *, known: int = 0) -> Repaired:
         """Put aside, durably, messages that are no entries: they stay where they are, and count no more.
 
         One of them ended a ledger in the releases in which everybody could write to it. Raises :class:`LedgerError`
-        where the others are no whole chain: then something was changed, and only a copy helps.
+        where the others are no whole chain, or fewer than the *known* entries, or where a message looks like an entry
+        that was changed: then only a copy helps.
         """
         with self._writing, self._log.writer(producer="ledger"):
             foreign = [message_id for message_id, body in self._bodies(1) if not is_entry(body)]
+            self._refuse_entries(foreign)
             aside = _runs(foreign)
             head = verified_head(self._entries(1, aside))
+            if (head.number if head else 0) < known:
+                raise LedgerError(
+                    f"log {self._log.name!r} has fewer entries than the {known} that were read from it before: it was "
+                    "changed. Restore it from a copy"
+                )
             if aside != self._aside():
                 self._log.put_note(_ASIDE, msgspec.json.encode([[ids.first, ids.last] for ids in aside]))
             return Repaired(head.number if head else 0, foreign)
+
+    def _refuse_entries(self, foreign: Sequence[int]) -> None:
+        """Raise :class:`LedgerError` where one of the messages *foreign* is an entry that was changed."""
+        for ids in _runs(foreign):
+            for batch in self._log.read(ids.first, ids.last, gaps="none"):
+                for message in batch:
+                    if message.source == "ledger" or b"anchor_string" in message.body:
+                        raise LedgerError(
+                            f"message {message.id} of log {self._log.name!r} was a ledger entry and was changed. "
+                            "Restore the log from a copy"
+                        )
 
     def _entries(self, first: int, aside: Sequence[IdRange]) -> Iterator[LedgerEntry]:
         number, first_id = first, first
@@ -114,7 +132,7 @@ class LogLedger:
                 raise
             raise LedgerError(
                 f"message {message_id} of log {self._log.name!r} is no ledger entry; `millstream anchor ledger "
-                "--repair` puts such messages aside"
+                "--repair` (--registry, --reports: for those) puts aside what others wrote there"
             ) from error
         if entry.number != number:
             raise LedgerError(f"message {message_id} of log {self._log.name!r} holds ledger entry {entry.number}")

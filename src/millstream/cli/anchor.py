@@ -35,25 +35,35 @@ anchor.add_command(linksets)
 @anchor.command()
 @click.option("--from", "first", type=click.IntRange(min=1), default=1, show_default=True, help="First entry number.")
 @click.option("--registry", is_flag=True, help="The ledger of the registry of identifiers, not that of event batches.")
+@click.option("--reports", is_flag=True, help="The ledger of integrity reports.")
 @click.option("--repair", is_flag=True, help="Put messages aside that are no entries, such as older releases let in.")
 @json_option
 @data_options
-def ledger(settings: Settings, first: int, registry: bool, repair: bool, as_json: bool) -> None:
+def ledger(settings: Settings, first: int, registry: bool, reports: bool, repair: bool, as_json: bool) -> None:
     """Print the entries of the ledger, one a line.
 
     With --json each is an object of number, time (microseconds since the epoch), anchor_string, previous, hash. With
     --repair messages that are no entries are put aside instead: they stay in the log, and no longer count.
     """
     with Node.open(settings) as node:
-        found = node.registry_ledger if registry else node.ledger
+        found = node.registry_ledger if registry else node.report_ledger if reports else node.ledger
         if repair:
-            _print_repaired(found.repair(), as_json=as_json)
+            known = 0 if reports else _observed(node, registry=registry)
+            _print_repaired(found.repair(known=known), as_json=as_json)
             return
         for entry in found.entries(first):
             if as_json:
                 print_json(entry)
             else:
                 print(f"{entry.number}  {entry.time}  {entry.anchor_string}  {entry.hash}")
+
+
+def _observed(node: Node, *, registry: bool) -> int:
+    """How many entries of the ledger were read back and noted in the node's database."""
+    if registry:
+        return node.registry.history.position()[0]
+    position = node.observer.index.position()
+    return position[0] if position else 0
 
 
 def _print_repaired(done: Repaired, *, as_json: bool) -> None:

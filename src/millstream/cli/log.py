@@ -246,7 +246,7 @@ def copy(source: str, target: str, name: str, bodies: bool, consumers: bool, as_
     """
     with open_store(source, read_only=True) as old, open_store(target) as new:
         found = _log(old, name)
-        made = new.log(LogSpec(name, kind=found.kind), first_id=found.first_id)
+        made = new.log_to_copy(found)
         done = copy_log(found, made, bodies_only=bodies)
         if consumers:
             copy_consumers(found, made)

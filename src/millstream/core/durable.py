@@ -62,6 +62,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def may_write(path: Path) -> bool:
+    """Whether this process may write at *path*, or where it would be made."""
+    return os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK)
+
+
 def is_on_read_only_disk(path: Path) -> bool:
     """Whether nothing can be written at *path*, or where it would be made, by anybody on this machine."""
     place = next(each for each in (path, *path.parents) if each.exists())

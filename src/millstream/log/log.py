@@ -17,7 +17,7 @@ from millstream.log.ids import BlockRange, IdRange
 from millstream.log.kinds import KIND, Kind
 from millstream.log.lease import Lease, current_writer
 from millstream.log.proto import Proto, decode_proto
-from millstream.log.reader import Pauses, Position, Reader, consumer_key, decode_position, encode_position
+from millstream.log.reader import CONSUMERS, Pauses, Position, Reader, consumer_key, decode_position, encode_position
 from millstream.log.retention import RETENTION, RETENTION_CLOCK, Retention
 from millstream.log.scan import cut_batches, scan_blocks
 from millstream.log.sourced import Sourced, sourced
@@ -28,6 +28,8 @@ from millstream.log.tiering.manifest import read_tiering, write_tiering
 from millstream.log.trimming import free_blocks, raise_marks
 from millstream.log.verification import Verification, verify_log
 from millstream.log.writer import Writer
+
+_BY_CONSUMERS = "by consumers, which would keep their places with it"
 
 
 class LogInfo(msgspec.Struct, frozen=True):
@@ -99,7 +101,7 @@ class Log:
 
     def reader(self, consumer: str) -> Reader:
         """A reader that goes on after what *consumer* has acknowledged."""
-        self._refuse_users("read by consumers, which would keep their places with it,")
+        self._refuse_users(_BY_CONSUMERS)
         return Reader(self.name, consumer, self._around)
 
     def read(
@@ -259,8 +261,9 @@ class Log:
 
     def set_retention(self, policy: Retention | None) -> None:
         """Keep *policy* with the log, durably, for whoever runs a :class:`Retainer`; None takes it away."""
-        self.put_note(RETENTION, b"" if policy is None else msgspec.json.encode(policy))
-        self.put_note(RETENTION_CLOCK, b"%d" % self._around.clock.now())
+        self._refuse_users("trimmed")
+        self._put_state(RETENTION, b"" if policy is None else msgspec.json.encode(policy))
+        self._put_state(RETENTION_CLOCK, b"%d" % self._around.clock.now())
 
     def note(self, key: str) -> bytes:
         """A small value that is kept with the log; empty where there is none."""
@@ -268,7 +271,14 @@ class Log:
 
     def put_note(self, key: str, value: bytes) -> None:
         """Keep a small *value* with the log, durably, whatever was there."""
+        if key == KIND:
+            raise LogInputError(
+                f"the kind of {self.name!r} is kept by its store, which was told it when it made the log"
+            )
         self._refuse_users("given notes")
+        self._put_state(key, value)
+
+    def _put_state(self, key: str, value: bytes) -> None:
         while not self._backend.put_state(
             self.name, key, value, version=self._backend.get_state(self.name, key).version
         ):
@@ -302,7 +312,8 @@ class Log:
         """Let *consumer* have acknowledged exactly the ids up to *last_id*, durably; an open reader is fenced."""
         if not 0 <= last_id <= self.last_id:
             raise LogInputError(f"a pointer of {self.name!r} is 0 to {self.last_id}, not {last_id}")
-        self.put_note(consumer_key(consumer), encode_position(Position(last_id)))
+        self._refuse_users(_BY_CONSUMERS)
+        self._put_state(consumer_key(consumer), encode_position(Position(last_id)))
 
     @property
     def first_id(self) -> int:
@@ -344,7 +355,7 @@ class Log:
         return decode_packet(message.body)
 
     def _consumer_states(self) -> Mapping[str, Any]:
-        return self._backend.states(self.name, "consumer/")
+        return self._backend.states(self.name, CONSUMERS)
 
 
 def _ids(head: Head, first_id: int | None, last_id: int | None) -> IdRange:

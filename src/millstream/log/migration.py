@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +17,8 @@ import msgspec
 from millstream.core.clock import Clock
 from millstream.core.message import Message
 from millstream.core.retry import RetryPolicy
-from millstream.log.backend import Backend
+from millstream.log.backend import Backend, Head
+from millstream.log.block import name_hash
 from millstream.log.errors import (
     DamagedLogError,
     LogError,
@@ -30,6 +31,7 @@ from millstream.log.errors import (
 from millstream.log.ids import IdRange
 from millstream.log.kinds import KIND, SYSTEM, SYSTEM_KINDS, SystemKind, is_system
 from millstream.log.lease import Lease
+from millstream.log.reader import CONSUMERS
 from millstream.log.scan import cut_batches, open_block
 
 _LEDGERS = ("ledger", "mill.ledger", "registry.ledger")
@@ -38,25 +40,47 @@ _WHILE_ANOTHER_MIGRATES = RetryPolicy(attempts=6, first=0.02, longest=0.3)
 
 
 class _Former(msgspec.Struct, frozen=True):
-    """What a system log of format 1 is known by: its name, and its first message, which users' logs lack."""
+    """What a system log of format 1 is known by besides its name: the messages of its first block.
+
+    ``wrote`` is told these, and whether they were written by who calls itself ``producer``; copies were not.
+    """
 
     kind: SystemKind
-    begins: Callable[[Message], bool]
+    producer: str
+    wrote: Callable[[Sequence[Message], bool], bool]
+    may_be_empty: bool = False
 
 
 def _is_event(message: Message) -> bool:
     return message.body.startswith(b'{"did":"%s"' % message.key.encode())
 
 
+def _of_a_ledger(messages: Sequence[Message], _: bool) -> bool:
+    return messages[0].body.startswith(b'{"anchor_string":"')
+
+
+def _of_a_journal(messages: Sequence[Message], _: bool) -> bool:
+    return _is_event(messages[0])
+
+
+def _of_held_messages(messages: Sequence[Message], _: bool) -> bool:
+    return any(name == "mq:held-topic" for name, _ in messages[0].headers)
+
+
+def _of_a_queue(messages: Sequence[Message], by_keeper: bool) -> bool:
+    """A task may be any body, so that it is one only with the keeper's word for it, or with what became of tasks."""
+    return _is_event(messages[0]) or (messages[0].key == "put" and (by_keeper or any(map(_is_event, messages))))
+
+
 def _former(name: str) -> _Former | None:
     if name in _LEDGERS:
-        return _Former("ledger", lambda message: message.body.startswith(b'{"anchor_string":"'))
-    if name == "broker.held":
-        return _Former("journal", lambda message: any(header == "mq:held-topic" for header, _ in message.headers))
+        return _Former("ledger", "ledger", _of_a_ledger)
     if name == "broker.journal":
-        return _Former("journal", _is_event)
+        return _Former("journal", "broker", _of_a_journal)
+    if name == "broker.held":
+        return _Former("journal", "broker", _of_held_messages, may_be_empty=True)
     if name.startswith("queue."):
-        return _Former("queue", lambda message: message.key == "put" or _is_event(message))
+        return _Former("queue", "queue", _of_a_queue)
     return None
 
 
@@ -74,7 +98,18 @@ class _ByPresentNames:
         found = getattr(self._backend, attribute)
         if attribute not in _OF_LOGS:
             return found
-        return lambda log, *arguments, **options: found(self._names.filed(log), *arguments, **options)
+
+        def call(log: str, *arguments: Any, **options: Any) -> Any:
+            filed = self._names.filed(log)
+            try:
+                return found(filed, *arguments, **options)
+            except LogError:
+                self._names.look_again(log)  # another process may have given it its present name
+                if self._names.filed(log) == filed:
+                    raise
+                return found(log, *arguments, **options)
+
+        return call
 
 
 class FormerNames:
@@ -92,8 +127,9 @@ class FormerNames:
 
         Returns the backend, with those that are left called by their present names. Raises what the backend raises.
         """
-        for name in self._backend.logs():
-            former = None if is_system(name) else _former(name)
+        names = set(self._backend.logs())
+        for name in sorted(names):
+            former = None if is_system(name) or SYSTEM + name in names else _former(name)
             if former is None:
                 continue
             try:
@@ -186,19 +222,25 @@ class FormerNames:
         return False
 
     def _is_ours(self, name: str, former: _Former) -> bool:
-        """Whether the log is what its name says, by its first message.
+        """Whether the log is what its name says, by its first block.
 
-        An empty one is (nothing is lost if it is not), and so is one that cannot be read: a ledger that seems to be
-        gone would be begun anew.
+        One that was never used is, and so is one that cannot be read: a ledger that seems to be gone would be begun
+        anew.
         """
         head = self._backend.head(name)
         first_id = max(head.first_id, head.hot_id)
         if head.last_id < first_id:
-            return not self._bodies_only or head.last_id > 0
+            return former.may_be_empty or self._was_never_used(name, head)
         try:
             blocks = [open_block(name, stored) for stored in self._backend.read(name, first_id, first_id, max_bytes=1)]
         except DamagedLogError:
             return True
-        ids = IdRange(first_id, first_id)
-        first = [message for batch in cut_batches(blocks, ids, log=name, max_messages=1) for message in batch]
-        return not first or former.begins(first[0])
+        if not blocks:
+            return True
+        header = blocks[0].header
+        ids = IdRange(first_id, header.last_id)
+        messages = [message for batch in cut_batches(blocks, ids, log=name, max_messages=65_536) for message in batch]
+        return former.wrote(messages, header.producer == name_hash(former.producer))
+
+    def _was_never_used(self, name: str, head: Head) -> bool:
+        return head.last_id == 0 and not self._bodies_only and not self._backend.states(name, CONSUMERS)

@@ -51,11 +51,15 @@ class Position(msgspec.Struct, frozen=True):
     ahead: tuple[IdRange, ...] = ()
 
 
+CONSUMERS = "consumer/"
+"""What the states begin with in which consumers' positions are kept."""
+
+
 def consumer_key(consumer: str) -> str:
     """The state in which a backend keeps the position of *consumer*."""
     if not consumer or len(consumer) > 255:
         raise LogInputError("a consumer's name has 1 to 255 characters")
-    return f"consumer/{consumer}"
+    return CONSUMERS + consumer
 
 
 def encode_position(position: Position) -> bytes:

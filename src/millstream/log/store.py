@@ -19,10 +19,11 @@ from millstream.log.errors import (
     StorageBusyError,
     StorageFullError,
     StorageReadOnlyError,
+    SystemLogError,
     WriterBusyError,
 )
 from millstream.log.housekeeper import Housekeeper
-from millstream.log.kinds import KIND, SYSTEM, Kind, is_system
+from millstream.log.kinds import COPYING, KIND, SYSTEM, SYSTEM_KINDS, Kind, is_system
 from millstream.log.log import Log
 from millstream.log.memory import MemoryBackend
 from millstream.log.migration import FormerNames
@@ -93,9 +94,11 @@ class LogStore:
             raise LogInputError(f"ids begin at 1, not {first_id}")
         self._names.look_again(spec.name)
         if create:
+            refuse_users(spec, "made or written")
             self._create(spec, first_id)
         else:
             self._find(spec.name)
+            self._check_kind(spec)
         with self._lock:
             tail = self._tails.setdefault(spec.name, Tail(spec.name, self._clock))
         around = Surroundings(
@@ -103,9 +106,26 @@ class LogStore:
         )
         return Log(spec, around)
 
+    def log_to_copy(self, source: Log) -> Log:
+        """The log that *source* is copied to, of its name and kind, made where it is absent.
+
+        A system log is copied to a store whose keeper has not opened it: Raises :class:`SystemLogError`.
+        """
+        spec, first_id = LogSpec(source.name, kind=source.kind), source.first_id
+        if not is_system(spec.name):
+            return self.log(spec, first_id=first_id)
+        if spec.name not in self.logs():
+            self._backend.create(spec.name, first_id=first_id, kind=spec.kind)
+            self._backend.put_state(spec.name, COPYING, b"1", version=0)
+        elif not self._backend.get_state(spec.name, COPYING).value:
+            raise SystemLogError(
+                f"{spec.name!r} is at work in {self.url}, where nobody but Millstream writes to it: copy it to a store "
+                "that has no such log"
+            )
+        return self.log(spec, create=False)
+
     def _create(self, spec: LogSpec, first_id: int) -> None:
         name, kind = spec.name, spec.kind
-        refuse_users(spec, "made")
         if self._names.is_taken(name):
             raise WriterBusyError(
                 f"the name {name!r} is still that of {SYSTEM}{name}, which an older release made, until that can be "
@@ -115,12 +135,24 @@ class LogStore:
         self._backend.create(name, first_id=first_id, kind=kind)
         if kind == "application":
             return
+        self._check_kind(spec)
+        if is_system(name):
+            copying = self._backend.get_state(name, COPYING)
+            if copying.value:  # its keeper has it now
+                self._backend.put_state(name, COPYING, b"", version=copying.version)
+            return
         state = self._backend.get_state(name, KIND)
         stored = state.value.decode()
-        if stored != kind and is_system(name):
-            raise LogInputError(f"{name!r} is a log of the kind {stored!r}, not {kind!r}")
         if not stored or (stored == "application" and self._backend.head(name).last_id == 0):
             self._backend.put_state(name, KIND, kind.encode(), version=state.version)
+
+    def _check_kind(self, spec: LogSpec) -> None:
+        """Whoever states the kind of a system log must state the one it has."""
+        if spec.kind not in SYSTEM_KINDS:
+            return
+        stored = self._backend.get_state(spec.name, KIND).value.decode() or self._names.kind(spec.name)
+        if stored != spec.kind:
+            raise LogInputError(f"{spec.name!r} is a log of the kind {stored!r}, not {spec.kind!r}")
 
     def _find(self, name: str) -> None:
         try:

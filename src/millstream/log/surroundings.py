@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from millstream.core.clock import Clock
 from millstream.log.housekeeper import Housekeeper
-from millstream.log.migration import FormerNames
 from millstream.log.tail import Tail
 from millstream.log.tiering.backend import TieredBackend
+
+if TYPE_CHECKING:
+    from millstream.log.migration import FormerNames
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

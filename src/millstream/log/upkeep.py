@@ -12,6 +12,7 @@ import msgspec
 
 from millstream.core.clock import Clock
 from millstream.core.errors import MillstreamError
+from millstream.log.kinds import SYSTEM_KINDS
 from millstream.log.log import Log
 from millstream.log.retainer import Retainer
 from millstream.log.retention import Plan
@@ -60,7 +61,8 @@ def _keep_up(log: Log, clock: Clock, rules: Sequence[LogRule], stopped: Callable
         if log.tiering is None and log.retention is None:
             return None
         moved = log.move_blocks(stopped=stopped) if log.tiering is not None else None
-        trimmed = Retainer(log, clock).run_once() if log.retention is not None and not stopped() else None
+        is_due = log.retention is not None and log.kind not in SYSTEM_KINDS and not stopped()  # keepers trim theirs
+        trimmed = Retainer(log, clock).run_once() if is_due else None
     except MillstreamError as error:
         return Upkept(log.name, moved, error=str(error))
     return Upkept(log.name, moved, trimmed)

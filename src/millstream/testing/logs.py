@@ -20,6 +20,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from millstream.core.clock import SystemClock
 from millstream.core.message import MESSAGE_SCHEMA, Message, to_arrow
 from millstream.log import (
     FencedError,
@@ -35,8 +36,10 @@ from millstream.log import (
     Tiering,
     Writer,
     WriterBusyError,
+    copy_log,
     system_log,
 )
+from millstream.log.memory import MemoryBackend
 from millstream.testing.log_backends import NAME
 from millstream.testing.log_gaps import GapConformance
 
@@ -344,7 +347,7 @@ class LogStoreConformance(GapConformance):
             lambda: read.set_pointer("snapshot", 0),
             lambda: read.set_retention(Retention(max_count=0)),
             lambda: read.set_tiering(Tiering("file:///nowhere")),
-            lambda: read.put_note("kind", b"application"),
+            lambda: read.put_note("note", b"x"),
             read.move_blocks,
             read.remove_leftovers,
         ]
@@ -352,8 +355,25 @@ class LogStoreConformance(GapConformance):
             with pytest.raises(SystemLogError, match="Millstream keeps for itself"):
                 act()
         assert dict(open_logs().kinds()) == {"system:ledger": "ledger"}
-        with pytest.raises(LogInputError, match="of the kind 'ledger', not 'queue'"):
-            store.log(system_log("ledger", "queue"))
+        for create in (True, False):
+            with pytest.raises(LogInputError, match="of the kind 'ledger', not 'queue'"):
+                store.log(system_log("ledger", "queue"), create=create)
+        with pytest.raises(LogInputError, match="is kept by its store"):
+            kept.put_note("kind", b"application")
+
+    def test_a_system_log_is_copied_until_its_keeper_opens_it(self, open_logs: Callable[[], LogStore]) -> None:
+        with LogStore(MemoryBackend(SystemClock()), SystemClock()) as other:
+            source = other.log(system_log("ledger", "ledger"))
+            store = open_logs()
+            for bodies in ([b"1"], [b"2", b"3"]):
+                with source.writer() as writer:
+                    writer.append(bodies)
+                copy_log(source, store.log_to_copy(source), bodies_only=True)
+            kept = store.log(system_log("ledger", "ledger"))
+            assert kept.last_id == 3
+            for again in (store, open_logs()):
+                with pytest.raises(SystemLogError, match="is at work in"):
+                    again.log_to_copy(source)
 
     def test_logs_of_users_may_have_the_names_of_system_logs(self, open_logs: Callable[[], LogStore]) -> None:
         store = open_logs()

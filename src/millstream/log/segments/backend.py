@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from millstream.core.clock import MICROSECONDS, Clock
-from millstream.core.durable import is_on_read_only_disk, sync_folder, write_durably
+from millstream.core.durable import may_write, sync_folder, write_durably
 from millstream.log.backend import Commit, Head, State, Statistics, StoredBlock, producer_key
 from millstream.log.durability import FileDurability, durability_option
 from millstream.log.errors import (
@@ -74,7 +75,7 @@ class SegmentsBackend:
         self.durability = durability
         self._folder = folder.absolute()
         self._clock = clock
-        self._read_only = read_only or is_on_read_only_disk(self._folder)
+        self._read_only = read_only or not may_write(self._folder)
         self._segment_bytes = segment_bytes
         self._opening = threading.Lock()
         self._logs: dict[str, _Log] = {}
@@ -93,7 +94,11 @@ class SegmentsBackend:
             return sorted(path.parent.name for path in (self._folder / "logs").glob("*/lease"))
 
     def kinds(self) -> Mapping[str, str]:
-        return {log: self.get_state(log, KIND).value.decode() for log in self.logs()}
+        found = {}
+        for log in self.logs():
+            with contextlib.suppress(LogNotFoundError):  # it got another name meanwhile
+                found[log] = self.get_state(log, KIND).value.decode()
+        return found
 
     def create(self, log: str, *, first_id: int = 1, kind: str = "application") -> None:
         folder = self._log_folder(log)
@@ -298,7 +303,7 @@ class SegmentsBackend:
     def _check_writable(self) -> None:
         self._check_open()
         if self._read_only:
-            raise StorageReadOnlyError(f"{self.url} is open for reading only, or on a disk that can only be read")
+            raise StorageReadOnlyError(f"{self.url} is open for reading only, or in a folder that we cannot write")
 
 
 def _create_log(folder: Path, log: str, first_id: int, kind: str) -> None:
