@@ -18,7 +18,6 @@ SYSTEM = "system:"
 KIND = "kind"
 """The state in which a log keeps what it is for; logs of stores of format 1 have none."""
 
-
 COPYING = "copying"
 """The state of a system log that was made by a copy and whose keeper has not opened it."""
 

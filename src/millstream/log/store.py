@@ -109,15 +109,17 @@ class LogStore:
     def log_to_copy(self, source: Log) -> Log:
         """The log that *source* is copied to, of its name and kind, made where it is absent.
 
-        A system log is copied to a store whose keeper has not opened it: Raises :class:`SystemLogError`.
+        A system log is copied to a store in which nobody has written to one of its name yet, and gone on with until
+        its keeper opens it. Raises :class:`SystemLogError`.
         """
         spec, first_id = LogSpec(source.name, kind=source.kind), source.first_id
         if not is_system(spec.name):
             return self.log(spec, first_id=first_id)
-        if spec.name not in self.logs():
-            self._backend.create(spec.name, first_id=first_id, kind=spec.kind)
-            self._backend.put_state(spec.name, COPYING, b"1", version=0)
-        elif not self._backend.get_state(spec.name, COPYING).value:
+        self._backend.create(spec.name, first_id=first_id, kind=spec.kind)
+        copying = self._backend.get_state(spec.name, COPYING)
+        if self._backend.head(spec.name).epoch == 0:
+            self._backend.put_state(spec.name, COPYING, b"1", version=copying.version)
+        elif not copying.value:
             raise SystemLogError(
                 f"{spec.name!r} is at work in {self.url}, where nobody but Millstream writes to it: copy it to a store "
                 "that has no such log"
