@@ -258,8 +258,8 @@ def test_a_folder_of_something_else_or_of_a_newer_format_is_left_alone(tmp_path:
     (tmp_path / "theirs").write_text("mine")
     with pytest.raises(StorageError, match="a folder of something else"):
         open_store(f"segments:///{tmp_path}")
-    (tmp_path / "store.json").write_text('{"format":"millstream segments","version":2}')
-    with pytest.raises(StorageError, match="does not read"):
+    (tmp_path / "store.json").write_text('{"format":"millstream segments","version":3}')
+    with pytest.raises(StorageError, match=r"of format 3; this Millstream reads format 2\. Install a newer one"):
         open_store(f"segments:///{tmp_path}")
 
 

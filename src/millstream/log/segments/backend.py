@@ -33,7 +33,8 @@ from millstream.log.segments.states import StateJournal
 from millstream.log.segments.stream import SEGMENT_BYTES, SegmentStream
 from millstream.log.spec import LogSpec
 
-MARKER = b'{"format":"millstream segments","version":2}\n'
+_VERSION = 2
+MARKER = b'{"format":"millstream segments","version":%d}\n' % _VERSION
 MARKER_1 = b'{"format":"millstream segments","version":1}\n'
 """In format 1 logs had no kind, and system logs the names of users' logs."""
 
@@ -254,10 +255,11 @@ class SegmentsBackend:
             sync_folder(self._folder.parent)
         elif (found := marker.read_bytes()) not in (MARKER, MARKER_1):
             version = re.search(rb'"version":(\d{1,9})', found)
-            named = f"of format {int(version[1])}" if version else "of an unknown format"
+            if version is None or int(version[1]) <= _VERSION:
+                raise StorageError(f"{marker} is not what a log store has there. Restore it from a copy")
             raise StorageError(
-                f"{self._folder} is a log store {named} (store.json); this Millstream reads format 2. Install a newer "
-                "one, or check the path"
+                f"{self._folder} is a log store of format {int(version[1])}; this Millstream reads format {_VERSION}. "
+                "Install a newer one"
             )
 
     def _change_lease(self, log: _Log, lease: LeaseRecord, epoch: int, *, holder: bytes, until: int) -> bool:
