@@ -115,9 +115,13 @@ async def wreck(broker: BrokerProcess, client: Client, rounds: int) -> None:
         await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(broker.start)
     tasks[0].cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30) as patience:  # for the next message, however many are left
+        received = 0
         while not client.perhaps.issuperset(client.confirmed):
             await asyncio.sleep(0.02)
+            if len(client.perhaps) > received:
+                received = len(client.perhaps)
+                patience.reschedule(asyncio.get_running_loop().time() + 30)
         while await asyncio.to_thread(_open_messages, broker):
             await asyncio.sleep(0.02)
     tasks[1].cancel()
