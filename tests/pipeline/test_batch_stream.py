@@ -195,7 +195,8 @@ def test_a_stream_that_is_asked_to_stop_leaves_a_state_to_go_on_from(
     run = run_stream(
         spark, plan, stopped=lambda: len(seen) >= 2, on_trigger=lambda trigger: seen.append(trigger.last_id)
     )
-    assert run.position >= 200
+    assert run.messages >= 200
+    assert run.position >= 100, "Spark may be stopped before it has noted that the second trigger is done"
     assert plan.state.exists()
     serve(log_url, plan.state, plan.output)
     serve(log_url, tmp_path / "alone.state")
