@@ -116,6 +116,8 @@ def test_p2_under_exactly_once_an_ingest_killed_at_any_moment_stores_each_messag
         )
         child.communicate(timeout=120)
         assert child.returncode == -9
+        if number % 10 == 9:  # Mosquitto never delivers what waits beyond 65,535 messages, its packet identifiers
+            until_quiet(start(mosquitto.url, tmp_path, root, 2), tmp_path, (number + 1) * each)
     until_quiet(start(mosquitto.url, tmp_path, root, 2), tmp_path, rounds * each)
     assert numbers(stored(tmp_path)) == list(range(rounds * each))
 
