@@ -140,7 +140,8 @@ class Node(MillNode):
         """The store of the message logs."""
         store = self._resources.enter_context(open_store(self.settings.log_url, clock=self.clock))
         outputs = {path.stem for path in (self.folder / "batching").glob("*.state")}
-        for name in outputs.intersection(store.logs()):
+        kinds = store.kinds() if outputs else {}
+        for name in outputs.intersection(name for name, kind in kinds.items() if kind == "application"):
             with contextlib.suppress(LogError):  # it may be read-only
                 store.log(LogSpec(name, kind="batches"))  # one that an earlier release made has no kind
         return store

@@ -43,7 +43,7 @@ weather = "weather.batches"
 batch_writer_timeout = 0.2
 [batching]
 window = "200ms"
-max_delay = "100ms"
+max_delay = "2s"
 [stores.primary]
 url = "file://{data}/stores/primary"
 [stores.second]

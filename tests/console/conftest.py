@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,11 +23,15 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return furnish(tmp_path_factory.mktemp("console") / "node")
 
 
+def copy_of(furnished: Path, place: Path) -> Path:
+    """A copy of the node *furnished*, in the folder *place*."""
+    return Path(shutil.copytree(furnished, place / "node"))
+
+
 @pytest.fixture(scope="module")
 def served(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server over a copy of the furnished node, one for a module."""
-    folder = tmp_path_factory.mktemp("served") / "node"
-    shutil.copytree(furnished, folder)
+    folder = copy_of(furnished, tmp_path_factory.mktemp("served"))
     with serving(folder) as running:
         yield running
 
@@ -34,8 +39,7 @@ def served(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="module")
 def asked(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Another such server, for questions that change what there is."""
-    folder = tmp_path_factory.mktemp("asked") / "node"
-    shutil.copytree(furnished, folder)
+    folder = copy_of(furnished, tmp_path_factory.mktemp("asked"))
     with serving(folder) as running:
         yield running
 
@@ -43,8 +47,7 @@ def asked(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="module")
 def guarded(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server whose settings have a viewer, an operator and an admin."""
-    folder = tmp_path_factory.mktemp("guarded") / "node"
-    shutil.copytree(furnished, folder)
+    folder = copy_of(furnished, tmp_path_factory.mktemp("guarded"))
     with serving(guard(folder)) as running:
         yield running
 
@@ -53,12 +56,7 @@ def guarded(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def copied(furnished: Path, tmp_path: Path) -> Callable[[], Path]:
     """Makes a copy of the furnished node."""
 
-    def copy() -> Path:
-        folder = tmp_path / "node"
-        shutil.copytree(furnished, folder)
-        return folder
-
-    return copy
+    return functools.partial(copy_of, furnished, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -146,6 +146,16 @@ def test_a_store_of_a_newer_format_is_refused(log: Log, store_url: str, connecti
         connection.execute("DELETE FROM millstream_format WHERE version = 99")
 
 
+def test_a_store_whose_maker_has_not_yet_noted_its_format_opens(
+    log: Log, store_url: str, connection: Connection
+) -> None:
+    connection.execute("DELETE FROM millstream_format")
+    open_store(store_url, read_only=True).close()
+    assert connection.rows("SELECT max(version) FROM millstream_format")[0] == (None,)
+    open_store(store_url).close()
+    assert connection.rows("SELECT max(version) FROM millstream_format")[0] == (2,)
+
+
 def test_a_closed_store_says_so(store_url: str) -> None:
     store = open_store(store_url)
     log = store.log(SPEC)

@@ -117,20 +117,19 @@ def _figures(node: Node) -> dict[str, Any]:
     journal, index, head = node.journal, node.observer.index, node.ledger.head()
     faults = [f"anchor {number}, {batch or 'as a whole'}: {reason}" for number, batch, reason in index.invalid()]
     faults += [f"batch {batch} of {log}: {reason}" for log, batch, reason in journal.rejected()]
-    position = index.position()
     registry, last = node.registry, node.registry_ledger.head()
     return {
         "operations": registry.store.counts(),
         "registry": {
             "ledger_entries": last.number if last else 0,
-            "observed": registry.history.position()[0],
+            "observed": _observed(node, registry=True),
             "instances": len(registry.instances.known()),
         },
         "batches": msgspec.structs.asdict(journal.totals()),
         "observed": msgspec.structs.asdict(index.totals()),
         "ledger_entries": head.number if head else 0,
         "ledger_head": head.hash if head else None,
-        "position": position[0] if position else 0,
+        "position": _observed(node, registry=False),
         "faults": faults,
     }
 

@@ -18,6 +18,7 @@ import msgspec
 
 from millstream.core.amounts import size_text
 from millstream.core.clock import MICROSECONDS, Clock, SystemClock
+from millstream.core.durable import nearest_existing
 from millstream.settings import Settings
 
 NEEDED_BYTES = 2_000_000_000
@@ -67,7 +68,7 @@ def _sqlite() -> Check:
 
 def _folder(name: str, folder: Path, needed_for: str, least: int = 0) -> Check:
     """Whether something can be written to *folder*, or to where it would be made, and *least* bytes are free."""
-    place = next(path for path in (folder, *folder.parents) if path.exists())
+    place = nearest_existing(folder)
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"millstream")

@@ -62,12 +62,16 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def nearest_existing(path: Path) -> Path:
+    """*path* where there is something, or the nearest folder above it that there is."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
 def may_write(path: Path) -> bool:
     """Whether this process may write at *path*, or where it would be made."""
-    return os.access(next(each for each in (path, *path.parents) if each.exists()), os.W_OK)
+    return os.access(nearest_existing(path), os.W_OK)
 
 
 def is_on_read_only_disk(path: Path) -> bool:
     """Whether nothing can be written at *path*, or where it would be made, by anybody on this machine."""
-    place = next(each for each in (path, *path.parents) if each.exists())
-    return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    return bool(os.statvfs(nearest_existing(path)).f_flag & os.ST_RDONLY)

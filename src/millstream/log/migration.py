@@ -68,7 +68,7 @@ def _of_held_messages(messages: Sequence[Message], _: bool) -> bool:
 
 
 def _of_a_queue(messages: Sequence[Message], by_keeper: bool) -> bool:
-    """A task may be any body, so that it is one only with the keeper's word for it, or with what became of tasks."""
+    """A task may be any body, so that it is one only by the keeper's word, or with word of what became of tasks."""
     return _is_event(messages[0]) or (messages[0].key == "put" and (by_keeper or any(map(_is_event, messages))))
 
 
@@ -143,10 +143,14 @@ class FormerNames:
         """The name by which the backend knows the log *name*."""
         return self._filed.get(name, name)
 
+    def logs(self) -> Sequence[str]:
+        """The present names of all logs, sorted."""
+        return sorted(map(self._present, self._backend.logs()))
+
     def kinds(self) -> Mapping[str, str]:
         """The present names of all logs, sorted, and their kinds."""
         found = self._backend.kinds()
-        present = {SYSTEM + name if self.is_taken(name) else name: kind for name, kind in found.items()}
+        present = {self._present(name): kind for name, kind in found.items()}
         return {name: present[name] or self.kind(name) or "application" for name in sorted(present)}
 
     def is_taken(self, name: str) -> bool:
@@ -182,6 +186,9 @@ class FormerNames:
         """Forget the former name of *name* where another process has given it its present one."""
         if name in self._filed and name in self._backend.logs():
             del self._filed[name]
+
+    def _present(self, filed: str) -> str:
+        return SYSTEM + filed if self.is_taken(filed) else filed
 
     def _look_at(self, name: str, former: _Former, *, migrate: bool) -> None:
         kind = self._backend.get_state(name, KIND).value.decode()

@@ -78,7 +78,7 @@ class LogStore:
 
     def logs(self) -> Sequence[str]:
         """The names of all logs, sorted."""
-        return sorted(SYSTEM + name if self._names.is_taken(name) else name for name in self._backend.logs())
+        return self._names.logs()
 
     def kinds(self) -> Mapping[str, Kind]:
         """The names of all logs, sorted, and what each is for."""

@@ -7,7 +7,7 @@
 
 from millstream.queue.dead_letters import Cause, DeadLetters
 from millstream.queue.events import DamagedQueueError
-from millstream.queue.log_queue import LogWorkQueue, queue_log, queues_on_logs
+from millstream.queue.log_queue import LogWorkQueue, queue_log, queue_name, queues_on_logs
 from millstream.queue.protocol import (
     DeadTask,
     Depth,
@@ -36,6 +36,7 @@ __all__ = [
     "QueueView",
     "WorkQueue",
     "queue_log",
+    "queue_name",
     "queues_on_logs",
     "recover",
 ]

@@ -29,6 +29,7 @@ from millstream.queue.protocol import DeadTask, Depth, Lease, LeaseLostError, Qu
 from millstream.queue.snapshot import POINTER, recover, snapshot_messages
 
 _PREFIX = "queue."
+_LOGS = system_log(_PREFIX, "queue").name
 
 SNAPSHOT_AFTER = 5_000
 """Messages after which the next snapshot is due; more where more tasks are open than that."""
@@ -43,8 +44,12 @@ def queue_log(name: str) -> LogSpec:
 
 def queues_on_logs(store: LogStore) -> Sequence[str]:
     """The names of the work queues that have such a log in *store*, sorted."""
-    prefix = queue_log("").name
-    return [name.removeprefix(prefix) for name in store.logs() if name.startswith(prefix)]
+    return [queue_name(name) for name in store.logs() if name.startswith(_LOGS)]
+
+
+def queue_name(log: str) -> str:
+    """The name of the work queue whose system log is called *log*."""
+    return log.removeprefix(_LOGS)
 
 
 class LogWorkQueue:

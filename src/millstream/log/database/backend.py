@@ -92,7 +92,7 @@ class DatabaseBackend(abc.ABC, Generic[PlaceT]):
 
     def upgrade(self) -> None:
         ((version,),) = self._rows(self.sql.FORMAT)
-        if version < VERSION:
+        if version is None or version < VERSION:  # None: another process has made the table and not yet its row
             self._add(self.sql.SET_FORMAT, VERSION)
 
     def rename(self, log: str, new: str, *, epoch: int) -> bool:

@@ -117,6 +117,7 @@ class SegmentsBackend:
             with translated(self._folder):
                 write_durably(marker, MARKER)
 
+    @despite_full_disk
     def rename(self, log: str, new: str, *, epoch: int) -> bool:
         found, folder = self._writable(log), self._log_folder(log)
         with translated(self._folder), found.lock.held():

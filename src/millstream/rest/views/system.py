@@ -15,7 +15,7 @@ from millstream.console_settings import HIDDEN, SECRETS
 from millstream.core.amounts import format_duration
 from millstream.log.database.place import masked
 from millstream.messaging.broker.admin import GroupInfo
-from millstream.queue import queue_log
+from millstream.queue import queue_name
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Number
 from millstream.rest.trail import TrailEvent
@@ -89,9 +89,7 @@ class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def workers(desk: Desk, _ask: Ask[Any, Any]) -> Listing[WorkerRow]:
     """List who works on this node: writers of logs and queues, and groups of consumers."""
     rows = [
-        WorkerRow(
-            row.writer, "queue" if row.kind == "queue" else "writer", row.log.removeprefix(queue_log("").name), row.kind
-        )
+        WorkerRow(row.writer, "queue" if row.kind == "queue" else "writer", queue_name(row.log), row.kind)
         for row in desk.watch.survey.logs
         if row.writer
     ]
