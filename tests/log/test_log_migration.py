@@ -41,6 +41,7 @@ from millstream.log.rules import LogRule
 from millstream.log.segments.backend import SegmentsBackend
 from millstream.log.sqlite import SqliteBackend
 from millstream.log.upkeep import keep_up
+from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.journal import Journal
 from millstream.node import Node
 from millstream.queue import queues_on_logs
@@ -154,7 +155,7 @@ def test_a_node_goes_on_where_the_release_before_ended(folder: Path) -> None:
 
 
 async def _recovered(node: Node) -> object:
-    journal = Journal(node.store, node.clock.now(), 1000)
+    journal = Journal(node.store, node.clock.now(), Limits())
     journal.close()
     return journal.state
 

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from grpc.aio import AioRpcError
 
 from millstream.core.clock import SystemClock
 from millstream.log import LogSpec, WriterBusyError, open_store
@@ -20,7 +23,8 @@ from millstream.messaging.client.signing import Signer
 from millstream.messaging.client.transport import Transport
 from millstream.messaging.errors import UnreachableError
 from millstream.messaging.protocol import v2
-from millstream.testing.brokers import BrokerProcess
+from millstream.testing.brokers import IMPATIENT, BrokerProcess
+from millstream.testing.mortal_calls import Death
 from suite.sizes import sized
 
 pytestmark = pytest.mark.crash
@@ -158,6 +162,80 @@ def test_p2_p3_p4_a_killed_broker_loses_nothing_and_repeats_nothing_done(
         for group in GROUPS:
             seen = [body for body in client.first_seen if body.startswith(group.encode())]
             assert seen == sorted(seen, key=lambda body: int(body.split(b"-")[1]))
+
+
+@contextlib.asynccontextmanager
+async def lively(broker: BrokerProcess) -> AsyncIterator[Transport]:
+    """A push consumer that shows all the time that it is alive, by the same connection that it receives by."""
+
+    async def live(calls: Transport) -> None:
+        while True:
+            with contextlib.suppress(TransportError, AioRpcError):
+                stream = calls.telemetry()
+                declared = v2.TelemetryCommand()
+                declared.settings.client_type = v2.PUSH_CONSUMER
+                declared.settings.subscription.group.name = "group"
+                await stream.write(declared)
+                while True:
+                    await calls.call("Heartbeat", v2.HeartbeatRequest(client_type=v2.PUSH_CONSUMER), 2)
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)
+
+    async with transport(broker) as calls:
+        task = asyncio.ensure_future(live(calls))
+        try:
+            yield calls
+        finally:
+            task.cancel()
+
+
+async def push(calls: Transport, topic: str) -> list[v2.Message]:
+    request = v2.ReceiveMessageRequest(batch_size=16, auto_renew=True)
+    request.group.name, request.message_queue.topic.name = "group", topic
+    request.long_polling_timeout.seconds = 1
+    frames = [frame async for frame in calls.stream("ReceiveMessage", request, 3)]
+    return [frame.message for frame in frames if frame.HasField("message")]
+
+
+async def push_until_something_comes(calls: Transport, topic: str) -> v2.Message:
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(TransportError):
+                if messages := await push(calls, topic):
+                    return messages[0]
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["kill", "cut"])
+@pytest.mark.parametrize("kind", ["NORMAL", "FIFO"])
+def test_p4_a_message_on_its_way_to_a_living_client_comes_again_when_the_connection_ends(
+    tmp_path: Path, kind: str, end: str
+) -> None:
+    limits = msgspec.structs.replace(IMPATIENT, renewed_for=2_000_000)
+    broker = BrokerProcess(f"sqlite:///{tmp_path / 'log.db'}", limits)
+    broker.start(Death("ReceiveMessage", "after") if end == "kill" else None)
+    try:
+        broker.make_topic("t", kind)
+
+        async def run() -> None:
+            async with lively(broker) as calls:
+                assert await Client(calls, "t", ordered=kind == "FIFO")._send(b"a-0")
+                if end == "kill":
+                    with pytest.raises(TransportError):
+                        await push(calls, "t")
+                    await asyncio.to_thread(broker.wait)
+                    await asyncio.to_thread(broker.start)
+                    again = await push_until_something_comes(calls, "t")
+                else:
+                    await push_until_something_comes(calls, "t")
+            if end == "cut":
+                async with lively(broker) as anew:
+                    again = await push_until_something_comes(anew, "t")
+            assert again.system_properties.delivery_attempt == 2
+
+        asyncio.run(run())
+    finally:
+        broker.kill()
 
 
 def test_p10_a_second_broker_on_a_store_is_refused(mortal_broker: BrokerProcess) -> None:

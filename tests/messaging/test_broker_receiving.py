@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from millstream.batching.messages import make_tick
 from millstream.core.clock import VirtualClock
 from millstream.log import LogSpec, open_store
+from millstream.messaging.broker.admin import Admin
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
+from millstream.messaging.protocol.batches import AckedBatch
 from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, open_desk
 
 
@@ -201,20 +204,128 @@ def test_invisible_durations_have_bounds(seconds: int, renew: bool, fine: bool) 
     on_desk(step)
 
 
-def test_what_a_living_client_has_is_renewed_and_a_dead_ones_comes_back() -> None:
+TOPICS_OF_BOTH_KINDS = pytest.mark.parametrize(
+    ("topic", "system"), [("plain", {}), ("ordered", {"message_group": "g"})]
+)
+
+
+@TOPICS_OF_BOTH_KINDS
+def test_what_a_living_client_has_is_renewed_and_a_dead_ones_comes_back(topic: str, system: dict[str, str]) -> None:
     async def step(desk: Desk) -> None:
-        await desk.send("plain", b"a")
-        (got,) = await desk.receive("g", "plain", auto_renew=True)
+        await desk.send(topic, b"a", **system)
+        (got,) = await desk.receive("g", topic, auto_renew=True)
         for _ in range(5):
             desk.clock.advance(50)
-            desk.core.sessions.see("client-1", desk.clock.now())
-            assert await desk.receive("g", "plain", auto_renew=True) == []
+            desk.heard_of()
+            assert await desk.receive("g", topic, auto_renew=True) == []
         await desk.service.notify_client_termination(v2.NotifyClientTerminationRequest(), CALL)
         desk.clock.advance(1)
-        assert bodies(await desk.receive("g", "plain", auto_renew=True)) == [b"a"]
-        assert (await desk.ack("g", "plain", got)).status.code == v2.INVALID_RECEIPT_HANDLE
+        assert bodies(await desk.receive("g", topic, auto_renew=True)) == [b"a"]
+        assert (await desk.ack("g", topic, got)).status.code == v2.INVALID_RECEIPT_HANDLE
 
     on_desk(step)
+
+
+def test_a_handle_stays_valid_while_nobody_receives() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a", b"b")
+        one, two = await desk.receive("g", "plain", auto_renew=True)
+        for _ in range(5):
+            desk.clock.advance(35)
+            desk.heard_of()
+        assert (await desk.ack("g", "plain", one)).status.code == v2.OK
+        for _ in range(5):
+            desk.clock.advance(35)
+            desk.heard_of()
+            desk.core.renew()
+        assert desk.core.delivery("g", "plain").next_due() > desk.clock.now()
+        batch = AckedBatch("", "g", "plain", [two.system_properties.receipt_handle])
+        assert (await desk.service.ack_batch(batch, CALL)).code == v2.OK
+
+    on_desk(step)
+
+
+@TOPICS_OF_BOTH_KINDS
+@pytest.mark.parametrize("end", ["cut", "silence"])
+def test_p4_a_message_comes_again_where_the_connection_is_gone_that_brought_it(
+    topic: str, system: dict[str, str], end: str
+) -> None:
+    """Its client is alive, and gives signs of life by another connection; who knows whether it has the message?"""
+    anew = msgspec.structs.replace(CALL, connection="ipv4:10.0.0.1:50001")
+
+    async def step(desk: Desk) -> None:
+        await desk.send(topic, b"a", **system)
+        session = desk.heard_of()
+        with session.stream(asyncio.Queue(), CALL.connection, desk.clock.now()):
+            await desk.receive("g", topic, auto_renew=True)
+            for _ in range(4):
+                desk.clock.advance(50)
+                desk.heard_of(anew)
+                assert await desk.receive("g", topic, auto_renew=True, call=anew) == [], "its stream is open"
+        if end == "silence":
+            desk.heard_of()  # the connection is there, and only the stream has ended
+        left = (desk.core.delivery("g", topic).next_due() - desk.clock.now()) // 1_000_000
+        for step in (left - 1, 1):
+            desk.heard_of(anew)
+            assert await desk.receive("g", topic, auto_renew=True, call=anew) == []
+            desk.clock.advance(step)
+        (again,) = await desk.receive("g", topic, auto_renew=True, call=anew)
+        assert again.system_properties.delivery_attempt == 2
+
+    on_desk(step)
+
+
+@TOPICS_OF_BOTH_KINDS
+@pytest.mark.parametrize("handled_for", [1, 59, 130])
+def test_p4_after_a_restart_a_message_comes_again_when_its_duration_has_run_out(
+    topic: str, system: dict[str, str], handled_for: int
+) -> None:
+    anew = msgspec.structs.replace(CALL, connection="ipv4:10.0.0.1:50001")
+    handles: list[v2.Message] = []
+
+    async def before(desk: Desk) -> None:
+        await desk.send(topic, b"a", **system)
+        await desk.send(topic, b"b", **{**system, "message_group": "h"} if system else {})
+        handles.extend(await desk.receive("g", topic, auto_renew=True))
+        for _ in range(handled_for):
+            desk.clock.advance(1)
+            desk.heard_of()
+            assert await desk.receive("g", topic, auto_renew=True) == []
+
+    async def after(desk: Desk) -> None:
+        assert (await desk.ack("g", topic, handles[1])).status.code == v2.OK, "the client had it, and is done"
+        for _ in range(60 - handled_for % 60):
+            desk.heard_of(CALL)  # even if it comes from the same port again
+            desk.heard_of(anew)
+            assert await desk.receive("g", topic, auto_renew=True, call=anew) == []
+            desk.clock.advance(1)
+        assert bodies(await desk.receive("g", topic, auto_renew=True, call=anew)) == [b"a"]
+
+    on_desk(before, after)
+
+
+def test_what_a_group_has_yet_to_see_is_counted_exactly() -> None:
+    async def check(desk: Desk, topic: str, expected: tuple[int, int, int]) -> None:
+        (info,) = [info for info in await Admin(desk.core).groups("g") if info.topic == topic]
+        assert (info.done, info.in_flight, info.lag) == expected
+
+    async def before(desk: Desk) -> None:
+        for topic in ("plain", "ordered"):
+            for number in range(10):
+                await desk.send(topic, b"%d" % number, message_group=str(number)) if topic == "ordered" else (
+                    await desk.send(topic, b"%d" % number)
+                )
+            got = await desk.receive("g", topic, 6)
+            await desk.ack("g", topic, *got[1:5])
+            await check(desk, topic, (0, 2, 4))
+
+    async def after(desk: Desk) -> None:
+        for topic in ("plain", "ordered"):
+            await check(desk, topic, (0, 2, 4))
+            await desk.receive("g", topic, 1)
+            await check(desk, topic, (0, 3, 3))
+
+    on_desk(before, after)
 
 
 def test_filters_select_by_tag_and_condition_and_the_rest_is_done() -> None:

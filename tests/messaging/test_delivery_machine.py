@@ -40,7 +40,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), hold=st.integers(1, 30), runs=st.booleans())
     def receive(self, count: int, hold: int, runs: bool) -> None:
-        self.delivery.expire(self.now, lambda _client: False)
+        self.delivery.expire(self.now, lambda _client, _connection: False)
         self.away = {number: lent for number, lent in self.away.items() if lent[1] > self.now}
         ids = self._choose(count, runs)
         assert len(ids) == len(set(ids)) <= count
@@ -111,7 +111,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         pointer, ahead, flights = self.delivery.keep()
         self.delivery = Delivery(fifo=self.fifo)
         self.delivery.restore(pointer, ahead, flights)
-        self.delivery.rescan()
+        self.delivery.end_recovery(self.now)
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -155,10 +155,10 @@ def _schedules() -> None:
 def test_what_is_renewed_stays_away_while_its_client_lives() -> None:
     delivery = Delivery()
     delivery.lend([1], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
-    delivery.expire(RENEW_STEP, lambda client: client == "c")
+    delivery.expire(RENEW_STEP, lambda client, _connection: client == "c")
     assert delivery.next_due() == 2 * RENEW_STEP
     assert delivery.returning(5) == []
-    delivery.expire(2 * RENEW_STEP, lambda _client: False)
+    delivery.expire(2 * RENEW_STEP, lambda _client, _connection: False)
     assert delivery.returning(5) == [1]
 
 
@@ -167,7 +167,7 @@ def test_what_is_renewed_comes_back_in_the_end() -> None:
     delivery.lend([1], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
     now = RENEW_STEP
     while not (back := delivery.returning(1)):
-        delivery.expire(now, lambda _client: True)
+        delivery.expire(now, lambda _client, _connection: True)
         now += RENEW_STEP
     assert back == [1]
     assert now <= RENEW_LONGEST + 2 * RENEW_STEP
@@ -177,7 +177,7 @@ def test_a_client_that_is_gone_gives_back_soon() -> None:
     delivery = Delivery()
     delivery.lend([1, 2], Loan(1, until=RENEW_STEP, at=0, client="c", renew=True))
     delivery.hasten("c", 1_000)
-    delivery.expire(1_000, lambda _client: True)
+    delivery.expire(1_000, lambda _client, _connection: True)
     assert delivery.returning(5) == [1, 2]
 
 

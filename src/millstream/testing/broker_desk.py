@@ -20,15 +20,17 @@ from typing import Any
 
 from millstream.core.clock import VirtualClock
 from millstream.log import LogStore, open_store
+from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.endpoints import Place, wire_endpoints
 from millstream.messaging.broker.holding import Holding
-from millstream.messaging.broker.service import Call, Service
+from millstream.messaging.broker.service import Service
+from millstream.messaging.broker.sessions import Session
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.protocol import v2
 
-CALL = Call("client-1", "", lambda: None)
+CALL = Call("client-1", "", lambda: None, connection="ipv4:10.0.0.1:50000")
 TOPICS = (
     TopicSpec("plain", "NORMAL", 4),
     TopicSpec("one", "NORMAL", 1),
@@ -47,6 +49,10 @@ class Desk:
         self.core = Core(store, clock, limits)
         self.holding = Holding(self.core)
         self.service = Service(self.core, self.holding, wire_endpoints(Place("127.0.0.1", 8081)))
+
+    def heard_of(self, call: Call = CALL) -> Session:
+        """The client of *call* gives a sign of life by its connection; its session."""
+        return self.core.sessions.see(call.client_id, self.clock.now(), connection=call.connection)
 
     async def send(self, topic: str, *bodies: bytes, **system: Any) -> v2.SendMessageResponse:
         """Send *bodies* in one call; *system* is what :func:`fill` takes, and the ``message_id``."""

@@ -191,11 +191,10 @@ class Admin:
 
     def _group_info(self, group: str, topic: str) -> GroupInfo:
         delivery = self._core.delivery(group, topic)
-        last = self._core.topic(topic).last_id
-        seen = max(delivery.next - 1, delivery.done.pointer)
+        found = self._core.topic(topic)
         consumers = len(self._core.sessions.in_group(group))
-        waiting = delivery.lined_up - sum(each.away for each in delivery.flights.values()) if delivery.fifo else 0
-        return GroupInfo(group, topic, delivery.done.pointer, len(delivery.flights), last - seen + waiting, consumers)
+        lag = delivery.lag(found.first_id, found.last_id)
+        return GroupInfo(group, topic, delivery.done.pointer, len(delivery.flights), lag, consumers)
 
 
 def _call(kind: Any, method: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:

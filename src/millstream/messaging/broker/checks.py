@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from millstream.messaging.broker.delivery import RENEW_STEP
 from millstream.messaging.broker.names import enum_name
 from millstream.messaging.broker.stored import PREFIX
 from millstream.messaging.broker.topic import TopicSpec
@@ -40,18 +41,19 @@ _RESERVED: Final = frozenset(
 class Limits(msgspec.Struct, frozen=True):
     """What a broker takes and how long it waits; times in microseconds.
 
-    Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages. A message is delivered
-    ``max_attempts`` times, then it is dead; between them consumers are told to wait for ``pauses`` (seconds; the last
-    one repeats). A producer is asked about a transaction first after ``first_check``, then again ``check_every``,
-    ``most_checks`` times in all. After ``snapshot_after`` events the journal is summed up and trimmed. Put off with
-    TOO_MANY_REQUESTS are sends while more than ``most_bytes`` bytes are being stored, and receives that would have to
-    wait while ``most_waiting`` others do.
+    Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages; what the broker renews is
+    hidden for ``renewed_for`` at a time. A message is delivered ``max_attempts`` times, then it is dead; between them
+    consumers are told to wait for ``pauses`` (seconds; the last one repeats). A producer is asked about a transaction
+    first after ``first_check``, then again ``check_every``, ``most_checks`` times in all. After ``snapshot_after``
+    events the journal is summed up and trimmed. Put off with TOO_MANY_REQUESTS are sends while more than ``most_bytes``
+    bytes are being stored, and receives that would have to wait while ``most_waiting`` others do.
     """
 
     shortest: int = 10 * 1_000_000
     longest: int = 12 * 3600 * 1_000_000
     shortest_poll: int = 0
     longest_poll: int = 20 * 1_000_000
+    renewed_for: int = RENEW_STEP
     batch: int = 1024
     max_delay: int = MAX_DELAY
     max_attempts: int = 17

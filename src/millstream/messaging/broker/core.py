@@ -44,7 +44,7 @@ class Core:
         self.questions = Questions()
         self._store = store
         self._topics: dict[str, Topic] = {}
-        self.journal = Journal(store, clock.now(), self.limits.snapshot_after)
+        self.journal = Journal(store, clock.now(), self.limits)
 
     @property
     def specs(self) -> Sequence[TopicSpec]:
@@ -107,11 +107,23 @@ class Core:
         self.topic(topic)
         return self.journal.state.delivery(group, topic)
 
+    def expire(self, delivery: Delivery, now: int) -> None:
+        """Let what was lent until *now* (microseconds) be given again, but for what the broker renews."""
+        delivery.expire(now, lambda client, connection: self.sessions.is_connected(client, connection, now))
+
+    def renew(self) -> None:
+        """Renew what clients have that ask for no more: their handles stay valid only by that."""
+        now = self.clock.now()
+        for delivery in self.journal.state.deliveries.values():
+            self.expire(delivery, now)
+
     def require(self, group: str, topic: str, handle: str) -> int:
         """The message whose receipt *handle* is current. Raises INVALID_RECEIPT_HANDLE."""
         number, token = read_handle(handle)
-        found = self.journal.state.deliveries.get((group, topic))
-        if found is None or not found.holds(number, token, self.clock.now()):
+        found, now = self.journal.state.deliveries.get((group, topic)), self.clock.now()
+        if found is not None:
+            self.expire(found, now)
+        if found is None or not found.holds(number, token, now):
             raise RefusedError(v2.INVALID_RECEIPT_HANDLE, _EXPIRED)
         return number
 
@@ -120,6 +132,8 @@ class Core:
     ) -> tuple[list[int], dict[int, tuple[int, str]]]:
         """The messages whose receipt handles are current; by its row the code and text of each that is not."""
         delivery, now = self.journal.state.deliveries.get((group, topic)), self.clock.now()
+        if delivery is not None:
+            self.expire(delivery, now)
         held: list[int] = []
         refused: dict[int, tuple[int, str]] = {}
         for row, handle in enumerate(handles):

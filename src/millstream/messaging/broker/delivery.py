@@ -18,7 +18,7 @@ from millstream.messaging.broker.lines import Lines
 from millstream.messaging.broker.timers import Timers
 
 RENEW_STEP = 60 * MICROSECONDS
-"""For how long a message that the broker renews is hidden at a time."""
+"""For how long a message that the broker renews is hidden at a time, where nothing else is said."""
 
 RENEW_LONGEST = 3 * 3600 * MICROSECONDS
 """For how long a message is renewed at most."""
@@ -47,8 +47,9 @@ class Delivery:
     :attr:`next` is the first of those.
     """
 
-    def __init__(self, *, fifo: bool = False) -> None:
+    def __init__(self, *, fifo: bool = False, renew_step: int = RENEW_STEP) -> None:
         self.fifo = fifo
+        self._renew_step = renew_step
         self.next = 1
         self.done = Frontier()
         self.flights: dict[int, Flight] = {}
@@ -64,12 +65,17 @@ class Delivery:
         """When the next message may become visible again (microseconds); None where none is with a consumer."""
         return self._timers.next_due()
 
-    def expire(self, now: int, is_alive: Callable[[str], bool]) -> None:
-        """Let what was lent until *now* be given again, but for what is renewed because its client *is_alive*."""
+    def expire(self, now: int, is_connected: Callable[[str, str], bool]) -> None:
+        """Let what was lent until *now* be given again, but for what is renewed.
+
+        *is_connected* says whether a client still has a connection: if the one is gone by which a message was sent,
+        nobody knows whether it arrived, and it is renewed no more.
+        """
         while (due := self.next_due()) is not None and due <= now:
             for flight in [self.flights[number] for number in self._timers.take()]:
-                if flight.renew and now < flight.since + RENEW_LONGEST and is_alive(flight.client):
-                    self._lend_until(flight, now + RENEW_STEP)
+                may_be_renewed = flight.renew and now < flight.since + RENEW_LONGEST
+                if may_be_renewed and is_connected(flight.client, flight.connection):
+                    self._lend_until(flight, self._renewed_until(flight.until, now))
                 else:
                     self._come_back(flight)
 
@@ -123,6 +129,11 @@ class Delivery:
         """
         return self._lines.free(count, runs=runs)
 
+    def lag(self, first_id: int, last_id: int) -> int:
+        """How many of the messages *first_id* to *last_id*, all that the topic has, were never given."""
+        open_ones = sum(map(len, self.done.missing(IdRange(first_id, last_id))))
+        return open_ones - sum(first_id <= number for number in self.flights)
+
     def are_new_from(self, number: int) -> bool:
         """Whether neither the message *number* nor any behind it is done or in flight."""
         return number > self._seen_to
@@ -145,6 +156,12 @@ class Delivery:
             self._seen_to = max(self._seen_to, *numbers)
             self._set_timer(loan.until, numbers)
             self._note_attempt(loan.attempt_id, numbers)
+
+    def carry(self, ids: Ranges, connection: str) -> None:
+        """The answer by *connection* carries the messages *ids*, which were lent just now."""
+        for first, last in ids:
+            for number in range(first, last + 1):
+                self.flights[number].connection = connection
 
     def holds(self, number: int, token: int, now: int) -> bool:
         """Whether *token* is that of the consumer that has the message *number* at *now* (microseconds)."""
@@ -180,8 +197,15 @@ class Delivery:
         self.next = next_id
         self._seen_to = next_id - 1
 
-    def rescan(self) -> None:
-        """Look at everything that is not done once more, as after the journal was read."""
+    def end_recovery(self, now: int) -> None:
+        """The journal was read: what the broker renewed is renewed until *now*, everything else is looked at anew.
+
+        That is how it was when the broker ended, and all connections with it.
+        """
+        for flight in self.flights.values():
+            if flight.away and flight.renew:
+                flight.until = self._renewed_until(flight.until, now)
+        self.restore(*self.keep())
         self._lines = Lines(self._is_free)
         self.next = self.done.pointer + 1
 
@@ -203,6 +227,10 @@ class Delivery:
                 self._note_attempt(flight.attempt_id, [flight.id])
             elif not self.fifo:
                 heapq.heappush(self._waiting, flight.id)
+
+    def _renewed_until(self, until: int, now: int) -> int:
+        """Until when a message is hidden at *now* that has been renewed again and again since *until*."""
+        return until if now < until else until + self._renew_step * ((now - until) // self._renew_step + 1)
 
     def _is_current(self, until: int, number: int) -> bool:
         flight = self.flights.get(number)

@@ -10,7 +10,8 @@ class Flight:
     """One message on its way: with a consumer until ``until`` (microseconds), or waiting to be given again.
 
     ``attempts`` counts the deliveries; ``token`` proves that a receipt handle is the current one; ``client`` has the
-    message; with ``renew`` the broker prolongs it, from ``since`` on, while that client lives.
+    message, which an answer by ``connection`` carried. With ``renew`` the broker prolongs it, from ``since`` on, while
+    that connection is there; which one it was is forgotten when the broker ends.
     """
 
     id: int
@@ -23,6 +24,7 @@ class Flight:
     attempt_id: str = ""
     away: bool = False
     """Whether a consumer has it."""
+    connection: str = ""
 
     def is_repeated_by(self, attempt_id: str) -> bool:
         """Whether the attempt *attempt_id* was given it before: who repeats an attempt never got the answer."""

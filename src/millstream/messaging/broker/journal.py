@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
+from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.delivery import ranges
 from millstream.messaging.broker.events import Event, KeptHolds, OffsetMoved, TopicMade, event_message, read_event
 from millstream.messaging.broker.holds import Hold, hold_of, read_holds
@@ -26,13 +27,14 @@ _log = logging.getLogger(__name__)
 class Journal:
     """Records events and keeps :attr:`state` in step with them. For one event loop.
 
-    After *snapshot_after* events, more where the state is larger, it sums up what it knows and trims the rest.
+    After ``snapshot_after`` events of *limits*, more where the state is larger, it sums up what it knows and trims the
+    rest.
     A broker that has the journal open is the only one: a second gets the log's ``WriterBusyError``.
     """
 
-    def __init__(self, store: LogStore, now: int, snapshot_after: int) -> None:
+    def __init__(self, store: LogStore, now: int, limits: Limits) -> None:
         self._store = store
-        self._snapshot_after = snapshot_after
+        self._snapshot_after = limits.snapshot_after
         self._snapshot: asyncio.Future[None] | None = None
         self._noted: Mapping[tuple[str, str], int] = {}
         self._log = store.log(JOURNAL)
@@ -42,7 +44,7 @@ class Journal:
         try:
             self._held_writer = self._held_log.writer("broker")
             self._held = self._held_writer.last_id
-            self.state, self._since_snapshot = _recover(self._log, self._held_log, now)
+            self.state, self._since_snapshot = _recover(State(limits.renewed_for), self._log, self._held_log, now)
         except BaseException:
             self._writer.close()
             raise
@@ -158,9 +160,8 @@ def snapshot(state: State, held_upto: int) -> Iterator[Event]:
     yield KeptHolds(held_upto, ranges(holds), {hold.id: hold.asked for hold in state.holds if hold.asked})
 
 
-def _recover(log: Log, held: Log, now: int) -> tuple[State, int]:
-    state, read = State(), 0
-    pointer = log.pointer(_POINTER)
+def _recover(state: State, log: Log, held: Log, now: int) -> tuple[State, int]:
+    read, pointer = 0, log.pointer(_POINTER)
     for batch in log.read(pointer + 1, gaps="none"):
         for message in batch:
             state.apply(read_event(message), message.id)

@@ -76,13 +76,14 @@ class Room:
             self._suspected.set()
 
     async def run(self) -> None:
-        """Replace a core whose journal has failed, and forget clients that are gone; for ever."""
+        """Replace a core whose journal has failed, renew what clients have, forget those that are gone; for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SWEEP_SECONDS):
                     await self._suspected.wait()
             self._suspected.clear()
             self._core.sessions.sweep(self._clock.now())
+            self._core.renew()
             if not self._core.journal.is_usable:
                 await self._replace()
 

@@ -12,9 +12,9 @@ import msgspec
 from millstream.log import LogError
 from millstream.messaging.broker.access import EVERYTHING, Keyring
 from millstream.messaging.broker.admin import ADMIN_SERVICE, Answer
+from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.guard import check_admin, check_call
 from millstream.messaging.broker.room import Room
-from millstream.messaging.broker.service import Call
 from millstream.messaging.errors import MessagingError, RefusedError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batches import ACK, BATCH_SERVICE, RECEIVE, SEND, BatchMethod, write_answer
@@ -44,8 +44,9 @@ class Gate:
             client_id = f"{access.name}/{client_id}"  # nobody speaks for a client of another key
             check_call(method, request, access, namespace)
         core = self.room.core
-        core.sessions.see(client_id, core.clock.now(), access)
-        return Call(client_id, namespace, context.time_remaining, access)
+        connection = context.peer()
+        core.sessions.see(client_id, core.clock.now(), access, connection)
+        return Call(client_id, namespace, context.time_remaining, access, connection)
 
 
 def service_handlers(gate: Gate) -> grpc.GenericRpcHandler:
@@ -104,7 +105,7 @@ def _telemetry(gate: Gate) -> Any:
             await context.write(command)
             return
         session = room.core.sessions.see(call.client_id, room.core.clock.now(), call.access)
-        await room.service.telemetry.serve(session, call.namespace, requests, context.write)
+        await room.service.telemetry.serve(session, call, requests, context.write)
 
     return behaviour
 

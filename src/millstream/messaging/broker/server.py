@@ -102,6 +102,8 @@ def _make(interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server
             ("grpc.so_reuseport", 0),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.keepalive_time_ms", 30_000),  # a host that is gone ends its connections
+            ("grpc.keepalive_timeout_ms", 20_000),
         ],
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 
-from millstream.messaging.broker.access import EVERYTHING, Access
+from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.checks import check_group_name, check_invisible, check_topic_name
 from millstream.messaging.broker.columns import to_batch
 from millstream.messaging.broker.core import Core
@@ -26,17 +26,6 @@ from millstream.messaging.protocol.batches import AckedBatch, ReceivedBatch, Sen
 
 BROKER_NAME = "millstream"
 NOTHING_NEW = "no new message"
-RENEWED_FOR = 60 * 1_000_000
-
-
-class Call(msgspec.Struct, frozen=True):
-    """What a call carries besides its request: who calls, in which namespace, how many seconds it has left, and what
-    the caller may do."""
-
-    client_id: str
-    namespace: str
-    left: Callable[[], float | None]
-    access: Access = EVERYTHING
 
 
 class Service:
@@ -67,7 +56,7 @@ class Service:
         return response
 
     async def heartbeat(self, request: v2.HeartbeatRequest, call: Call) -> v2.HeartbeatResponse:
-        session = self._core.sessions.see(call.client_id, self._core.clock.now())
+        session = self._core.sessions.see(call.client_id, self._core.clock.now(), connection=call.connection)
         if not session.declared and request.client_type == v2.CLIENT_TYPE_UNSPECIFIED:
             raise RefusedError(v2.UNRECOGNIZED_CLIENT_TYPE, "say what kind of client this is, or send settings first")
         if request.HasField("group"):
@@ -236,7 +225,7 @@ class Service:
         if asked < 0:
             raise RefusedError(v2.ILLEGAL_POLLING_TIME, "nobody waits for less than no time")
         if request.auto_renew:
-            invisible = RENEWED_FOR
+            invisible = limits.renewed_for
         else:
             invisible = check_invisible(request.invisible_duration.ToMicroseconds(), limits)
         return Ask(
@@ -245,6 +234,7 @@ class Service:
             max(1, min(request.batch_size, limits.batch)),
             invisible,
             call.client_id,
+            call.connection,
             request.auto_renew,
             long_poll(limits, asked, call.left()),
             request.attempt_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 
@@ -18,11 +19,28 @@ CONSUMERS = (v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER)
 Commands = asyncio.Queue["v2.TelemetryCommand"]
 
 
+@dataclasses.dataclass(slots=True)
+class Connection:
+    """One network connection of a client: when it was last heard of there (microseconds), and its open streams.
+
+    ``ended``: the last stream on it ended, and nothing has come by it since.
+    """
+
+    seen: int
+    streams: int = 0
+    ended: bool = False
+
+    def is_up(self, now: int) -> bool:
+        """Whether the connection is taken to be there at *now* (microseconds)."""
+        return not self.ended and (self.streams > 0 or now - self.seen < SILENCE)
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Session:
     """One client, by its id. ``seen`` is in microseconds; ``streams`` are its open telemetry streams.
 
-    Clients of different access keys are different clients, whatever they call themselves.
+    ``connections`` are those it calls by, by the name that gRPC has for the other end of each. Clients of different
+    access keys are different clients, whatever they call themselves.
     """
 
     client_id: str
@@ -32,6 +50,30 @@ class Session:
     topics: frozenset[str] = frozenset()
     access: Access = EVERYTHING
     streams: list[Commands] = dataclasses.field(default_factory=list)
+    connections: dict[str, Connection] = dataclasses.field(default_factory=dict)
+
+    def see(self, connection: str, now: int) -> None:
+        """The client was heard of at *now* (microseconds), by *connection* where that is known."""
+        self.seen = now
+        if connection:
+            found = self.connections.get(connection)
+            if found is None:
+                found = self.connections[connection] = Connection(now)
+            found.seen, found.ended = now, False
+
+    @contextlib.contextmanager
+    def stream(self, commands: Commands, connection: str, now: int) -> Iterator[None]:
+        """The client has a telemetry stream open by *connection* while the block runs, which takes *commands*."""
+        self.see(connection, now)
+        self.streams.append(commands)
+        found = self.connections.get(connection) or Connection(now)
+        found.streams += 1
+        try:
+            yield
+        finally:
+            self.streams.remove(commands)
+            found.streams -= 1
+            found.ended = not found.streams
 
     @property
     def declared(self) -> bool:
@@ -48,12 +90,12 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def see(self, client_id: str, now: int, access: Access = EVERYTHING) -> Session:
+    def see(self, client_id: str, now: int, access: Access = EVERYTHING, connection: str = "") -> Session:
         """The session of *client_id*, which was heard of just *now* (microseconds) and has this *access*."""
         found = self._sessions.get(client_id)
         if found is None:
             found = self._sessions[client_id] = Session(client_id, now, access=access)
-        found.seen = now
+        found.see(connection, now)
         return found
 
     def __iter__(self) -> Iterator[Session]:
@@ -63,19 +105,23 @@ class Sessions:
         """The session of *client_id*; None where nobody is known by it."""
         return self._sessions.get(client_id)
 
-    def is_alive(self, client_id: str, now: int) -> bool:
-        """Whether *client_id* has a stream open or was heard of lately."""
+    def is_connected(self, client_id: str, connection: str, now: int) -> bool:
+        """Whether *client_id* still has the *connection*: what an answer by it brought may be there."""
         found = self._sessions.get(client_id)
-        return found is not None and (bool(found.streams) or now - found.seen < SILENCE)
+        known = None if found is None else found.connections.get(connection)
+        return known is not None and known.is_up(now)
 
     def forget(self, client_id: str) -> Session | None:
         """The client has said goodbye."""
         return self._sessions.pop(client_id, None)
 
     def sweep(self, now: int) -> None:
-        """Forget clients that are gone."""
-        for client_id in [each for each in self._sessions if not self.is_alive(each, now)]:
-            del self._sessions[client_id]
+        """Forget clients that are gone, and connections."""
+        for session in self:
+            if not session.streams and now - session.seen >= SILENCE:
+                del self._sessions[session.client_id]
+            for name in [name for name, found in session.connections.items() if not found.is_up(now)]:
+                del session.connections[name]
 
     def producers_of(self, topic: str) -> list[Session]:
         """Producers that can be asked about messages of *topic*: those that declared it, else all that may."""

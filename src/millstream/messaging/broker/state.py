@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.core.clock import MICROSECONDS
-from millstream.messaging.broker.delivery import Delivery, Loan
+from millstream.messaging.broker.delivery import RENEW_STEP, Delivery, Loan
 from millstream.messaging.broker.events import (
     Asked,
     Event,
@@ -26,14 +25,12 @@ from millstream.messaging.broker.flight import Flight
 from millstream.messaging.broker.holds import Holds
 from millstream.messaging.broker.topic import TopicSpec
 
-RETURN_GRACE = 60 * MICROSECONDS
-"""After a restart, for how long what the broker renews stays with its client before that must have been heard of."""
-
 
 class State:
     """What the broker knows. :meth:`apply` changes it by an event, live and when the journal is read again."""
 
-    def __init__(self) -> None:
+    def __init__(self, renew_step: int = RENEW_STEP) -> None:
+        self._renew_step = renew_step
         self.topics: dict[str, TopicSpec] = {}
         self.deliveries: dict[tuple[str, str], Delivery] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -47,7 +44,8 @@ class State:
         found = self.deliveries.get((group, topic))
         if found is None:
             spec = self.topics.get(topic)
-            found = self.deliveries[group, topic] = Delivery(fifo=spec is not None and spec.type == "FIFO")
+            fifo = spec is not None and spec.type == "FIFO"
+            found = self.deliveries[group, topic] = Delivery(fifo=fifo, renew_step=self._renew_step)
         return found
 
     def apply(self, event: Event, number: int) -> None:
@@ -82,11 +80,7 @@ class State:
         Returns which held messages of the last snapshot are still held, and up to which id it knew them.
         """
         for delivery in self.deliveries.values():
-            for flight in delivery.flights.values():
-                if flight.away and flight.renew:
-                    flight.until = max(flight.until, now + RETURN_GRACE)
-            delivery.restore(*delivery.keep())
-            delivery.rescan()
+            delivery.end_recovery(now)
         self._recovering = False
         kept = [number for first, last in self._kept_holds.ids for number in range(first, last + 1)]
         return [number for number in kept if number not in self._free_holds], self._kept_holds.upto

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 
+from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.checks import MAX_BODY, Limits
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.guard import check_settings
@@ -32,21 +33,20 @@ class Telemetry:
         self._core = core
 
     async def serve(
-        self, session: Session, namespace: str, requests: AsyncIterator[v2.TelemetryCommand], write: Write
+        self, session: Session, call: Call, requests: AsyncIterator[v2.TelemetryCommand], write: Write
     ) -> None:
         """Answer what comes from a client until it closes the stream; send what others put on it."""
         commands: asyncio.Queue[v2.TelemetryCommand] = asyncio.Queue()
-        session.streams.append(commands)
         sender = asyncio.ensure_future(_send(commands, write))
         try:
-            async for request in requests:
-                self._core.sessions.see(session.client_id, self._core.clock.now())
-                if request.HasField("settings"):
-                    commands.put_nowait(self.settle(session, request.settings, namespace))
-                else:
-                    self._core.questions.answer(session, request)
+            with session.stream(commands, call.connection, self._core.clock.now()):
+                async for request in requests:
+                    session.see(call.connection, self._core.clock.now())
+                    if request.HasField("settings"):
+                        commands.put_nowait(self.settle(session, request.settings, call.namespace))
+                    else:
+                        self._core.questions.answer(session, request)
         finally:
-            session.streams.remove(commands)
             sender.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sender

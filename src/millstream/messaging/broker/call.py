@@ -1,0 +1,20 @@
+"""What a call of the protocol carries besides its request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from millstream.messaging.broker.access import EVERYTHING, Access
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What a call carries besides its request: who calls, in which namespace, how many seconds it has left, what the
+    caller may do, and by which connection it came."""
+
+    client_id: str
+    namespace: str
+    left: Callable[[], float | None]
+    access: Access = EVERYTHING
+    connection: str = ""
