@@ -172,18 +172,22 @@ class Node(MillNode):
 
     # Messaging
 
-    def broker(self, place: Place) -> BrokerServer:
+    def broker(self, place: Place, tls_place: Place | None = None) -> BrokerServer:
         """A broker on the node's logs, listening on *place* while its block is open.
 
+        At *tls_place*, if that is given, it encrypts, by the certificate of the settings or else by one of its own.
         Raises :class:`~millstream.messaging.errors.AccessError` where its keys or certificates cannot be used.
         """
         from millstream.messaging.broker.access import read_keyring
+        from millstream.messaging.broker.own_certificate import own_tls
         from millstream.messaging.broker.server import BrokerServer
         from millstream.messaging.broker.tls import read_tls
 
         settings = self.settings.broker
         keys, tls = read_keyring(settings.keys), read_tls(settings)
-        return BrokerServer(self.store, place, clock=self.clock, keys=keys, tls=tls)
+        if tls is None and tls_place is not None:
+            tls = own_tls(self.folder, tls_place.host, self.clock)
+        return BrokerServer(self.store, place, clock=self.clock, keys=keys, tls=tls, tls_place=tls_place)
 
     # Batching
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -22,12 +22,23 @@ def open_node(folder: Path) -> Node:
 
 
 class Serving:
-    """A node that serves, in a process of its own, its broker only if asked; ``ready`` has what listens, by name."""
+    """A node that serves, in a process of its own, its broker only if asked; ``ready`` has what listens, by name.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, *, broker: bool = False) -> None:
+    *broker* may be where it listens; *arguments* are further ones of the command.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        broker: bool | str = False,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self._lines = folder / "lines.jsonl"
         command = [sys.executable, "-m", "millstream", "serve", "--console", "127.0.0.1:0"]
-        command += ["--broker", "127.0.0.1:0"] if broker else ["--no-broker"]
+        place = broker if isinstance(broker, str) else "127.0.0.1:0"
+        command += ["--broker", place, *arguments] if broker else ["--no-broker", *arguments]
         with self._lines.open("wb") as lines:
             self.process = subprocess.Popen(
                 [*command, "--data", str(folder)], stdout=subprocess.PIPE, stderr=lines, text=True,
@@ -42,7 +53,10 @@ class Serving:
             if " ready on " not in line:
                 self.process.kill()
                 raise AssertionError(self._lines.read_text("utf-8"))
-            self.ready[line.split()[0]] = line.split()[-1]
+            words = line.split()
+            self.ready[words[0]] = words[3]
+            if "TLS" in words:
+                self.ready["broker with TLS"] = words[-1]
         return self
 
     def __exit__(self, *_: object) -> None:

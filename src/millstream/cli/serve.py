@@ -7,7 +7,8 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 import msgspec
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from millstream.messaging.broker.server import BrokerServer
     from millstream.node import Node
 
+
+_Places: TypeAlias = "tuple[Place, Place | None]"
+"""Where the broker listens, and where it encrypts, if it does."""
 
 _log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -46,19 +50,34 @@ class NothingToServeError(InputError):
 )
 @click.option("--no-broker", is_flag=True, help="Run no broker.")
 @click.option(
+    "--broker-tls",
+    metavar="HOST:PORT",
+    help="Where clients find it encrypted (on loopback: the next port, unless the settings have a certificate).",
+)
+@click.option("--no-broker-tls", is_flag=True, help="Encrypt nothing, unless the settings have a certificate.")
+@click.option(
     "--console", metavar="HOST:PORT", help=f"Where browsers and programs find the console ({DEFAULT_ADDRESS})."
 )
 @click.option("--no-console", is_flag=True, help="Run no console.")
 @store_options
 @log_options
-def serve(settings: Settings, broker: str, no_broker: bool, console: str | None, no_console: bool) -> None:
+def serve(
+    settings: Settings,
+    broker: str,
+    no_broker: bool,
+    broker_tls: str | None,
+    no_broker_tls: bool,
+    console: str | None,
+    no_console: bool,
+) -> None:
     """Run a node until it is interrupted: a broker that RocketMQ 5 clients of any language use, and the web console.
 
     Prints one line for each when it is ready. Topics are logs of the node: make them with `millstream topic create`.
     Both listen on this machine alone unless told otherwise, and elsewhere only where the settings say who may do what:
     the broker needs access keys, or an authority of clients' certificates (section broker), and the console needs users
-    (`millstream config user`). Where the console's usual port is taken it chooses another and says which. The node
-    moves and trims logs as the rules of the settings (log.rules), or those kept with them, say.
+    (`millstream config user`). On loopback the broker has a second port where it encrypts, by a certificate that it
+    makes for itself (broker-tls.pem in the data folder). Where the console's usual port is taken it chooses another and
+    says which. The node moves and trims logs as the rules of the settings (log.rules), or those kept with them, say.
 
     The settings (section serve) name what else this process does: take in messages of MQTT brokers and of outboxes,
     batch logs and anchor the batches, work on tasks in pools, put tasks on queues, anchor operations on identifiers and
@@ -67,20 +86,38 @@ def serve(settings: Settings, broker: str, no_broker: bool, console: str | None,
     SIGTERM or Ctrl-C drains it: nothing new is begun, what is in hand is finished, what was batched is anchored; a
     second one ends it at once, which loses nothing either.
     """
-    from millstream.messaging.broker.endpoints import read_place
     from millstream.node import Node
 
     if no_broker and no_console:
         raise NothingToServeError
-    place = None if no_broker else read_place(broker)
+    places = None if no_broker else _places(settings, broker, broker_tls, encrypts=not no_broker_tls)
     if console is not None:
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node, node.upkeep(_log.warning):
-        asyncio.run(_serve(node, place, with_console=not no_console, chosen=console is not None))
+        asyncio.run(_serve(node, places, with_console=not no_console, chosen=console is not None))
         _log.info("stopped")
 
 
-async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen: bool) -> None:
+def _places(settings: Settings, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
+    """Where the broker listens, and where it encrypts: on loopback without a certificate of the settings as well."""
+    from millstream.messaging.broker.endpoints import Place, is_free, is_loopback, read_place
+
+    place = read_place(broker)
+    if broker_tls:
+        return place, read_place(broker_tls)
+    if not encrypts or settings.broker.tls_certificate or not is_loopback(place):
+        return place, None
+    if find_spec("cryptography") is None:
+        _log.warning("the broker does not encrypt: pip install 'millstream[messaging]'")
+        return place, None
+    taken = {
+        read_place(address).port for address in (settings.console.address, settings.serve.registry_http) if address
+    }
+    usual = Place(place.host, place.port + 1 if 0 < place.port < 65_535 else 0)
+    return place, usual if usual.port not in taken and is_free(usual) else Place(place.host, 0)
+
+
+async def _serve(node: Node, places: _Places | None, *, with_console: bool, chosen: bool) -> None:
     from millstream.cli.serve_roles import Roles
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -89,10 +126,12 @@ async def _serve(node: Node, place: Place | None, *, with_console: bool, chosen:
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(_running(roles))
         broker = None
-        if place is not None:
-            broker = await stack.enter_async_context(node.broker(place))
+        if places is not None:
+            place, tls_place = places
+            broker = await stack.enter_async_context(node.broker(place, tls_place))
             roles.write_topics_by(broker.room.writer_of)
-            print(f"broker ready on {place.host}:{broker.port}", flush=True)
+            encrypted = f" and with TLS on {tls_place.host}:{broker.tls_port}" if tls_place is not None else ""
+            print(f"broker ready on {place.host}:{broker.port}{encrypted}", flush=True)
         if node.settings.serve.registry_http:
             await _serve_registry(stack, node)
         if with_console:

@@ -27,7 +27,7 @@ class MessagingError(MillstreamError):
 
 
 class MissingExtraError(MessagingError):
-    """Messaging needs grpcio and protobuf: pip install 'millstream[messaging]'."""
+    """Messaging needs grpcio, protobuf and cryptography: pip install 'millstream[messaging]'."""
 
 
 class BrokerError(MessagingError):

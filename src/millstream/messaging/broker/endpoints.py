@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from typing import Any
 
 import msgspec
@@ -40,6 +41,16 @@ def is_loopback(place: Place) -> bool:
         return ipaddress.ip_address(place.host).is_loopback
     except ValueError:
         return place.host == "localhost"
+
+
+def is_free(place: Place) -> bool:
+    """Whether nobody listens at *place*."""
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    try:
+        with socket.create_server((place.host, place.port), family=family):
+            return True
+    except OSError:
+        return False
 
 
 def wire_endpoints(place: Place) -> v2.Endpoints:

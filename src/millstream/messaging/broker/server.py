@@ -27,10 +27,11 @@ MAX_REQUEST = 130 << 20
 class BrokerServer:
     """A broker on *store* at *place*, as an asynchronous context: it accepts calls inside.
 
-    With *keys* every call has to be signed by one of them; with *tls* connections are encrypted. Raises
-    :class:`MissingExtraError` without grpcio, :class:`BrokerError` where the place is taken, :class:`AccessError` where
-    others than this machine could reach it and everybody might do everything, and the log's ``WriterBusyError`` where
-    another broker has the store. *interceptors* are gRPC's, and see every call first.
+    With *keys* every call has to be signed by one of them. With *tls* connections are encrypted: those to *tls_place*
+    where that is given, and those to *place* are not then, else those to *place*. Raises :class:`MissingExtraError`
+    without grpcio, :class:`BrokerError` where a place is taken, :class:`AccessError` where others than this machine
+    could reach one and everybody might do everything, and the log's ``WriterBusyError`` where another broker has the
+    store. *interceptors* are gRPC's, and see every call first.
     """
 
     def __init__(
@@ -42,23 +43,27 @@ class BrokerServer:
         limits: Limits | None = None,
         keys: Keyring | None = None,
         tls: ServerTls | None = None,
+        tls_place: Place | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._keys = keys or Keyring()
-        self._tls = tls
-        if not is_loopback(place) and not self._keys and (tls is None or tls.client_ca is None):
-            raise AccessError(
-                f"other machines can reach {place}, and everybody might do everything there: name access keys in the "
-                "settings (broker.keys), ask clients for certificates (broker.tls_client_ca), or listen on 127.0.0.1"
-            )
+        self._places = [(place, tls)] if tls_place is None else [(place, None), (tls_place, tls)]
+        for where, how in self._places:
+            if not is_loopback(where) and not self._keys and (how is None or how.client_ca is None):
+                raise AccessError(
+                    f"other machines can reach {where}, and everybody might do everything there: name access keys in "
+                    "the settings (broker.keys), ask clients for certificates (broker.tls_client_ca), or listen on "
+                    "127.0.0.1"
+                )
         self._store = store
-        self._place = place
         self._clock = clock or SystemClock()
         self._limits = limits
         self._interceptors = interceptors
         self._resources = contextlib.AsyncExitStack()
         self._room: Room | None = None
         self.port = 0
+        self.tls_port: int | None = None
+        """The port of *tls_place*, where that is given."""
 
     @property
     def room(self) -> Room:
@@ -70,9 +75,12 @@ class BrokerServer:
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             server = _make(self._interceptors)
-            self.port = _listen(server, self._place, self._tls)
+            self.port, *others = (_listen(server, *each) for each in self._places)
+            self.tls_port = others[0] if others else None
             stack.push_async_callback(server.stop, 1.0)
-            room = Room(self._store, self._clock, self._limits, wire_endpoints(Place(self._place.host, self.port)))
+            room = Room(
+                self._store, self._clock, self._limits, wire_endpoints(Place(self._places[0][0].host, self.port))
+            )
             self._room = room
             stack.push_async_callback(room.close)
             stack.push_async_callback(_cancel, asyncio.ensure_future(room.run()))

@@ -1,0 +1,94 @@
+"""A certificate that a broker makes for itself where it is given none, so that clients can encrypt at once."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.durable import holding, replacing
+from millstream.messaging.broker.settings import BrokerSettings
+from millstream.messaging.broker.tls import ServerTls, read_tls
+from millstream.messaging.errors import AccessError, MissingExtraError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+CERTIFICATE = "broker-tls.pem"
+KEY = "broker-tls.key"
+
+_VALID = timedelta(days=3650)
+_RENEWED_BEFORE = timedelta(days=30)
+
+
+def own_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
+    """The broker's own certificate in *folder*, for *host* and this machine; made where none is there that is valid.
+
+    It is its own authority: a client that checks certificates has to be given the file. Raises :class:`AccessError`
+    where it cannot be written, and :class:`MissingExtraError` without the package that makes it.
+    """
+    files = BrokerSettings(tls_certificate=str(folder / CERTIFICATE), tls_key=str(folder / KEY))
+    now = datetime.fromtimestamp(clock.now() / MICROSECONDS, UTC)
+    names = dict.fromkeys((host, "localhost", "127.0.0.1", "::1"))
+    try:
+        with holding(folder / f".{CERTIFICATE}.lock"):
+            found = _read(files, names, now)
+            if found is None:
+                _make(folder, list(names), now)
+                found = read_tls(files)
+    except ImportError as error:
+        raise MissingExtraError from error
+    except OSError as error:
+        raise AccessError(f"{folder / CERTIFICATE} cannot be written: {error.strerror}") from error
+    assert found is not None
+    return found
+
+
+def _read(files: BrokerSettings, names: dict[str, None], now: datetime) -> ServerTls | None:
+    """What *files* hold, if it is a certificate for all *names* and stays valid for a while."""
+    from cryptography import x509
+
+    with contextlib.suppress(AccessError, ValueError, x509.ExtensionNotFound):
+        found = read_tls(files)
+        assert found is not None
+        certificate = x509.load_pem_x509_certificate(found.certificate)
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        covered = {str(name.value) for name in extension.value}
+        if certificate.not_valid_after_utc > now + _RENEWED_BEFORE and covered.issuperset(names):
+            return found
+    return None
+
+
+def _make(folder: Path, names: list[str], now: datetime) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Millstream broker")])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + _VALID)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_general(each) for each in names]), critical=False)
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with replacing(folder / KEY) as file:  # the key first: a certificate without its key is no pair, and is made anew
+        os.fchmod(file.fileno(), 0o600)
+        file.write(secret)
+    with replacing(folder / CERTIFICATE) as file:
+        file.write(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
+def _general(name: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
