@@ -10,9 +10,11 @@ import click
 
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.cli.connection import connection_options
+from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.log import WriterBusyError
-from millstream.messaging.broker.admin import GroupInfo, Restart, TopicInfo
+from millstream.messaging.broker.admin import GroupChange, GroupInfo, Restart, TopicInfo
+from millstream.messaging.broker.checks import GroupSpec, Limits
 from millstream.messaging.broker.endpoints import read_place
 from millstream.messaging.broker.remote import ask_broker, ask_store
 from millstream.messaging.broker.topic import TYPES, TopicSpec
@@ -111,8 +113,34 @@ def list_groups(ask: Asks, as_json: bool) -> None:
 @json_option
 @broker_options
 def describe_group(ask: Asks, name: str, as_json: bool) -> None:
-    """Say how the group NAME stands with its topics."""
-    _print_groups(ask("Groups", name, list[GroupInfo]), as_json)
+    """Say how the group NAME stands with its topics, and how often messages are delivered to it."""
+    groups = ask("Groups", name, list[GroupInfo])
+    _print_groups(groups, as_json)
+    _print_rules(ask("GroupSpecs", name, list[GroupSpec]), as_json)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--max-attempts", type=click.IntRange(1, 1000), help="Deliveries of a message before it is dead.")
+@click.option("--backoff", metavar="TIMES", help="Pauses between deliveries, such as 1s,10s,1m; the last one repeats.")
+@click.option("--defaults", is_flag=True, help="Go by the broker's settings again, but for what is given beside this.")
+@json_option
+@broker_options
+def configure(
+    ask: Asks, name: str, max_attempts: int | None, backoff: str | None, defaults: bool, as_json: bool
+) -> None:
+    """Say how often messages are delivered to the group NAME, and how long consumers wait between deliveries.
+
+    Consumers that are connected are told at once. What is not given stays as it is.
+    """
+    if max_attempts is None and backoff is None and not defaults:
+        raise click.UsageError("give --max-attempts N, --backoff TIMES or --defaults")
+    try:
+        pauses = None if backoff is None else tuple(parse_duration(each) for each in backoff.split(","))
+    except ValueError as error:
+        raise click.UsageError(f"--backoff: {error}") from error
+    change = GroupChange(name, max_attempts, pauses, defaults)
+    _print_rules([ask("ConfigureGroup", change, GroupSpec)], as_json)
 
 
 @group.command()
@@ -138,9 +166,19 @@ def _ask(settings: Settings, endpoint: str | None, options: Options, name: str, 
         settings.folder.mkdir(parents=True, exist_ok=True)
     try:
         with open_store(settings.log_url) as store:
-            return ask_store(store, name, request, kind)
+            limits = Limits(max_attempts=settings.broker.max_attempts, backoff=settings.broker.backoff)
+            return ask_store(store, name, request, kind, limits=limits)
     except WriterBusyError as error:
         raise WriterBusyError(f"a broker has these topics open; ask it, with --broker HOST:PORT ({error})") from error
+
+
+def _print_rules(groups: list[GroupSpec], as_json: bool) -> None:
+    for each in groups:
+        if as_json:
+            print_json(each)
+            continue
+        pauses = ", ".join(map(format_duration, each.backoff))
+        click.echo(f"{each.name}  dead after {each.max_attempts:,} attempts; waits {pauses}")
 
 
 def _print_topics(topics: list[TopicInfo], as_json: bool) -> None:

@@ -143,10 +143,15 @@ _NAMED: dict[str, dict[str, Callable[[Any], int]]] = {
 """The lengths of time and the sizes in the tables of sections that have one for each name."""
 
 
+def _parse_durations(value: Any) -> Any:
+    """*value*, or each of its members where it is a list, in microseconds."""
+    return [parse_duration(each) for each in value] if isinstance(value, list) else parse_duration(value)
+
+
 def _with_amounts(values: dict[str, Any]) -> dict[str, Any]:
     """Turn the lengths of time and the sizes in *values* into microseconds and bytes."""
     for section, key in _DURATIONS:
-        _parse_members(_inner(values, section), {key: parse_duration}, section)
+        _parse_members(_inner(values, section), {key: _parse_durations}, section)
     for section, parsers in (("batching.override", _OVERRIDE), ("log.rules", _RULE)):
         tables = _inner(values, section)
         for number, table in enumerate(tables if isinstance(tables, list) else (), start=1):

@@ -21,7 +21,7 @@ from millstream.messaging.broker.server import BrokerServer
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.testing.mortal_calls import Death, MortalCalls
 
-IMPATIENT = Limits(shortest=1_000_000, max_attempts=4, pauses=(1,), first_check=500_000, check_every=1_000_000)
+IMPATIENT = Limits(shortest=1_000_000, max_attempts=4, backoff=(1_000_000,), first_check=500_000, check_every=1_000_000)
 """Limits for tests that do not want to wait: a second where a broker in earnest has ten, four attempts at most."""
 
 

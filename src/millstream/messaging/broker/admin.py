@@ -8,11 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from millstream.core.errors import MillstreamError
-from millstream.messaging.broker.checks import check_group_name
+from millstream.messaging.broker.checks import GroupSpec, check_group_name
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.names import enum_name, split_name
 from millstream.messaging.broker.sessions import Session
 from millstream.messaging.broker.stored import Frame, to_wire
+from millstream.messaging.broker.telemetry import Telemetry
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import ConnectionNotFoundError, GroupNotFoundError, TopicNotFoundError
 from millstream.messaging.protocol import v2
@@ -90,6 +91,15 @@ class Restart(msgspec.Struct, frozen=True):
     time: int | None = None
 
 
+class GroupChange(msgspec.Struct, frozen=True):
+    """New rules for a group, as far as they are given; with ``defaults`` the rest are the broker's."""
+
+    group: str
+    max_attempts: int | None = None
+    backoff: tuple[int, ...] | None = None
+    defaults: bool = False
+
+
 class Admin:
     """The calls, on *core*."""
 
@@ -103,6 +113,8 @@ class Admin:
             "DropTopic": _call(str, self.drop_topic),
             "Topics": _call(str, self.topics),
             "Groups": _call(str, self.groups),
+            "ConfigureGroup": _call(GroupChange, self.configure_group),
+            "GroupSpecs": _call(str, self.group_specs),
             "RestartGroup": _call(Restart, self.restart_group),
             "Clients": _call(str, self.clients),
             "StackTrace": _call(str, self.stack_trace),
@@ -129,9 +141,27 @@ class Admin:
     async def groups(self, name: str) -> list[GroupInfo]:
         """How the group *name* stands with its topics, or all of them where it is empty."""
         known = sorted(key for key in self._core.journal.state.deliveries if name in ("", key[0]))
-        if name and not known:
+        if name and not known and name not in self._core.journal.state.groups:
             raise GroupNotFoundError(f"no consumer of a group {name} was ever here")
         return [self._group_info(group, topic) for group, topic in known]
+
+    async def configure_group(self, change: GroupChange) -> GroupSpec:
+        """Give a group rules of its own, which its connected consumers are told of; how they are then."""
+        check_group_name(change.group)
+        known = GroupSpec(change.group)
+        if not change.defaults:
+            known = self._core.journal.state.groups.get(change.group, known)
+        attempts = known.max_attempts if change.max_attempts is None else change.max_attempts
+        backoff = known.backoff if change.backoff is None else change.backoff
+        await self._core.configure_group(GroupSpec(change.group, attempts, backoff))
+        Telemetry(self._core).settle_again(change.group)
+        return self._core.group(change.group)
+
+    async def group_specs(self, name: str) -> list[GroupSpec]:
+        """The rules of the group *name*, or of all that consume something or have rules of their own."""
+        state = self._core.journal.state
+        known = {group for group, _ in state.deliveries} | set(state.groups)
+        return [self._core.group(each) for each in sorted(known) if name in ("", each)]
 
     async def restart_group(self, restart: Restart) -> GroupInfo:
         """Send a group back, or on."""

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.messaging.broker.delivery import RENEW_STEP
 from millstream.messaging.broker.names import enum_name
+from millstream.messaging.broker.settings import BACKOFF, MAX_ATTEMPTS, check_retries
 from millstream.messaging.broker.stored import PREFIX
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import RefusedError
@@ -38,15 +39,31 @@ _RESERVED: Final = frozenset(
 )  # fmt: skip
 
 
+class GroupSpec(msgspec.Struct, frozen=True):
+    """How often a message is delivered to a group before it is dead, and for how long consumers wait between (µs).
+
+    ``max_attempts`` is 1 to 1,000; of ``backoff``, up to 100 lengths of time up to 12 hours, the last one repeats. 0
+    and nothing stand for what the broker's settings say.
+    """
+
+    name: str
+    max_attempts: int = 0
+    backoff: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_retries(self.max_attempts, self.backoff, f"group {self.name!r}")
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What a broker takes and how long it waits; times in microseconds.
 
     Receives may ask for ``shortest`` to ``longest`` invisibility and ``batch`` messages; what the broker renews is
-    hidden for ``renewed_for`` at a time. A message is delivered ``max_attempts`` times, then it is dead; between them
-    consumers are told to wait for ``pauses`` (seconds; the last one repeats). A producer is asked about a transaction
-    first after ``first_check``, then again ``check_every``, ``most_checks`` times in all. After ``snapshot_after``
-    events the journal is summed up and trimmed. Put off with TOO_MANY_REQUESTS are sends while more than ``most_bytes``
-    bytes are being stored, and receives that would have to wait while ``most_waiting`` others do.
+    hidden for ``renewed_for`` at a time. Where a group has no rules of its own a message is delivered ``max_attempts``
+    times, then it is dead; between them consumers are told to wait for ``backoff`` (the last one repeats). A producer
+    is asked about a transaction first after ``first_check``, then again ``check_every``, ``most_checks`` times in all.
+    After ``snapshot_after`` events the journal is summed up and trimmed. Put off with TOO_MANY_REQUESTS are sends while
+    more than ``most_bytes`` bytes are being stored, and receives that would have to wait while ``most_waiting`` others
+    do.
     """
 
     shortest: int = 10 * 1_000_000
@@ -56,8 +73,8 @@ class Limits(msgspec.Struct, frozen=True):
     renewed_for: int = RENEW_STEP
     batch: int = 1024
     max_delay: int = MAX_DELAY
-    max_attempts: int = 17
-    pauses: tuple[int, ...] = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+    max_attempts: int = MAX_ATTEMPTS
+    backoff: tuple[int, ...] = BACKOFF
     first_check: int = 6 * 1_000_000
     check_every: int = 30 * 1_000_000
     most_checks: int = 15

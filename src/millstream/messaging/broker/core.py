@@ -10,9 +10,9 @@ from pyarrow import RecordBatch
 from millstream.core import tracing
 from millstream.core.clock import Clock
 from millstream.log import LogError, LogStore, Message, Writer
-from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.checks import GroupSpec, Limits
 from millstream.messaging.broker.delivery import Delivery, ranges
-from millstream.messaging.broker.events import Finished, Hidden, Restarted, TopicDropped, TopicMade
+from millstream.messaging.broker.events import Finished, GroupConfigured, Hidden, Restarted, TopicDropped, TopicMade
 from millstream.messaging.broker.journal import Journal
 from millstream.messaging.broker.names import dead_letter_topic, read_handle, write_handle
 from millstream.messaging.broker.questions import Questions
@@ -168,6 +168,16 @@ class Core:
         if found:  # else they were trimmed meanwhile
             await self.publish(name, [_dead(message, topic) for message in found.values()])
         await self.finish(group, topic, numbers, dead=reason)
+
+    def group(self, name: str) -> GroupSpec:
+        """The rules of the group *name*: its own, else the broker's."""
+        own = self.journal.state.groups.get(name) or GroupSpec(name)
+        return GroupSpec(name, own.max_attempts or self.limits.max_attempts, own.backoff or self.limits.backoff)
+
+    async def configure_group(self, spec: GroupSpec) -> None:
+        """From now on *spec* is how often messages are delivered to its group, and how long consumers wait between."""
+        if self.journal.state.groups.get(spec.name, GroupSpec(spec.name)) != spec:
+            await self.journal.write(GroupConfigured(spec.name, spec.max_attempts, spec.backoff))
 
     async def restart(self, group: str, topic: str, next_id: int) -> None:
         """Let *group* go on at message *next_id* of *topic*: all before counts as done, nothing from it on."""

@@ -70,6 +70,14 @@ class Restarted(msgspec.Struct, frozen=True, tag_field="did", tag="restart"):
     next: int
 
 
+class GroupConfigured(msgspec.Struct, frozen=True, tag_field="did", tag="configure-group", omit_defaults=True):
+    """A group has rules of its own; 0 and nothing are the broker's. See ``GroupSpec``."""
+
+    group: str
+    max_attempts: int = 0
+    backoff: tuple[int, ...] = ()
+
+
 class OffsetMoved(msgspec.Struct, frozen=True, tag_field="did", tag="move-offset"):
     """A consumer that pulls has stored its offset of a queue."""
 
@@ -132,6 +140,7 @@ Event = (
     | Finished
     | Hidden
     | Restarted
+    | GroupConfigured
     | OffsetMoved
     | Released
     | Asked

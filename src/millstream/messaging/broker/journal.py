@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from millstream.log import FencedError, Log, LogError, LogSpec, LogStore, Message, WriterFailedError, system_log
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.delivery import ranges
-from millstream.messaging.broker.events import Event, KeptHolds, OffsetMoved, TopicMade, event_message, read_event
+from millstream.messaging.broker.events import (
+    Event,
+    GroupConfigured,
+    KeptHolds,
+    OffsetMoved,
+    TopicMade,
+    event_message,
+    read_event,
+)
 from millstream.messaging.broker.holds import Hold, hold_of, read_holds
 from millstream.messaging.broker.pages import Pages
 from millstream.messaging.broker.state import State, kept_delivery
@@ -152,6 +160,8 @@ def snapshot(state: State, held_upto: int) -> Iterator[Event]:
     """Events that lead to *state* by themselves; *held_upto* is the last message held."""
     for spec in state.topics.values():
         yield TopicMade(spec.name, spec.type, spec.queues)
+    for rules in state.groups.values():
+        yield GroupConfigured(rules.name, rules.max_attempts, rules.backoff)
     for (group, topic), delivery in state.deliveries.items():
         yield kept_delivery(group, topic, delivery)
     for (group, topic, queue), offset in state.offsets.items():

@@ -335,7 +335,7 @@ class _Search:
 
     async def _without_exhausted(self, ids: Sequence[int]) -> list[int]:
         """*ids* without those that were delivered as often as they may be; those are dead now."""
-        flights, most = self.delivery.flights, self._core.limits.max_attempts
+        flights, most = self.delivery.flights, self._core.group(self._ask.group).max_attempts
         dead = [number for number in ids if number in flights and self._is_exhausted(flights[number], most)]
         if dead:
             reason = f"delivered {most} times and never acknowledged"

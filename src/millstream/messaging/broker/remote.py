@@ -11,6 +11,7 @@ from millstream.core.clock import Clock, SystemClock
 from millstream.core.errors import MillstreamError
 from millstream.log import LogStore
 from millstream.messaging.broker.admin import ADMIN_SERVICE, Admin, Answer
+from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.endpoints import Place
 from millstream.messaging.client.options import DEFAULTS, Options
@@ -50,11 +51,19 @@ def ask_broker(place: Place, name: str, request: Any, kind: type[Result], option
             raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
 
 
-def ask_store(store: LogStore, name: str, request: Any, kind: type[Result], *, clock: Clock | None = None) -> Result:
+def ask_store(
+    store: LogStore,
+    name: str,
+    request: Any,
+    kind: type[Result],
+    *,
+    clock: Clock | None = None,
+    limits: Limits | None = None,
+) -> Result:
     """Like :func:`ask_broker`, on the topics in *store*, of which no broker may be running."""
 
     async def ask() -> bytes:
-        core = Core(store, clock or SystemClock())
+        core = Core(store, clock or SystemClock(), limits)
         try:
             return await Admin(core).calls()[name](msgspec.json.encode(request))
         finally:

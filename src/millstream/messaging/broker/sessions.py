@@ -49,6 +49,8 @@ class Session:
     group: str = ""
     topics: frozenset[str] = frozenset()
     access: Access = EVERYTHING
+    settings: tuple[v2.Settings, str] | None = None
+    """What a consumer declared, and its namespace."""
     streams: list[Commands] = dataclasses.field(default_factory=list)
     connections: dict[str, Connection] = dataclasses.field(default_factory=dict)
 

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
+
+from millstream.core.amounts import Duration
+from millstream.core.clock import MICROSECONDS
+from millstream.core.errors import InputError
+
+MAX_ATTEMPTS = 17
+"""How often a message is delivered before it is dead, unless somebody says otherwise; what Apache RocketMQ does too."""
+
+BACKOFF = tuple(s * MICROSECONDS for s in (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200))
+"""For how long consumers wait between deliveries (microseconds), unless somebody says otherwise; the last repeats."""
+
+_MOST_ATTEMPTS = 1_000
+_MOST_PAUSES = 100
+_LONGEST_PAUSE = 12 * 3600 * MICROSECONDS
+
+
+class RetryRuleError(InputError):
+    """Messages cannot be delivered again by these rules."""
+
+
+def check_retries(max_attempts: int, backoff: Sequence[int], where: str) -> None:
+    """Raise :class:`RetryRuleError` unless messages can be delivered by these rules, which stand in *where*."""
+    if not 0 <= max_attempts <= _MOST_ATTEMPTS:
+        raise RetryRuleError(f"{where}: a message is delivered 1 to {_MOST_ATTEMPTS:,} times, not {max_attempts:,}")
+    if len(backoff) > _MOST_PAUSES or not all(0 < pause <= _LONGEST_PAUSE for pause in backoff):
+        raise RetryRuleError(f"{where}: backoff is up to {_MOST_PAUSES} lengths of time, each of them up to 12h")
 
 
 class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,11 +52,21 @@ class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The broker of `millstream serve`. With ``keys``, by access key, every call has to be signed with one of them.
 
-    With ``tls_certificate`` and ``tls_key`` (PEM files) connections are encrypted; with ``tls_client_ca`` clients need
-    a certificate of that authority.
+    A message that a consumer fails to handle is delivered ``max_attempts`` times in all, with the pauses of ``backoff``
+    between, whose last one repeats; then it goes to the dead letters of its group. A group can have rules of its own
+    (`millstream group configure`). With ``tls_certificate`` and ``tls_key`` (PEM files) connections are encrypted; with
+    ``tls_client_ca`` clients need a certificate of that authority.
     """
 
     keys: Mapping[str, KeySettings] = msgspec.field(default_factory=dict)
+    max_attempts: int = MAX_ATTEMPTS
+    backoff: tuple[Duration, ...] = tuple(map(Duration, BACKOFF))
     tls_certificate: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
+
+    def __post_init__(self) -> None:
+        where = "settings broker.max_attempts and broker.backoff"
+        if not self.max_attempts or not self.backoff:
+            raise RetryRuleError(f"{where}: leave them out, or give them a value")
+        check_retries(self.max_attempts, self.backoff, where)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from millstream.messaging.broker.checks import GroupSpec
 from millstream.messaging.broker.delivery import RENEW_STEP, Delivery, Loan
 from millstream.messaging.broker.events import (
     Asked,
     Event,
     Finished,
+    GroupConfigured,
     Hidden,
     Ids,
     KeptDelivery,
@@ -32,6 +34,7 @@ class State:
     def __init__(self, renew_step: int = RENEW_STEP) -> None:
         self._renew_step = renew_step
         self.topics: dict[str, TopicSpec] = {}
+        self.groups: dict[str, GroupSpec] = {}
         self.deliveries: dict[tuple[str, str], Delivery] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.holds = Holds()
@@ -48,7 +51,7 @@ class State:
             found = self.deliveries[group, topic] = Delivery(fifo=fifo, renew_step=self._renew_step)
         return found
 
-    def apply(self, event: Event, number: int) -> None:
+    def apply(self, event: Event, number: int) -> None:  # noqa: C901 (one case an event)
         """Change by *event*, which is message *number* of the journal."""
         match event:
             case Lent():
@@ -59,6 +62,8 @@ class State:
                 self.delivery(group, topic).hide(message, number, until)
             case Restarted(group, topic, first):
                 self.delivery(group, topic).restart(first)
+            case GroupConfigured(group, max_attempts, backoff):
+                self.groups[group] = GroupSpec(group, max_attempts, backoff)
             case OffsetMoved(group, topic, queue, offset):
                 self.offsets[group, topic, queue] = offset
             case TopicMade(topic, kind, queues):

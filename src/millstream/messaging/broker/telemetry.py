@@ -77,9 +77,16 @@ class Telemetry:
             answer.settings.user_agent.platform = OFFER
         return answer
 
+    def settle_again(self, group: str) -> None:
+        """The consumers of *group* that can be reached get settings by its present rules."""
+        for session in self._core.sessions.in_group(group):
+            if session.streams and session.settings is not None:
+                session.streams[-1].put_nowait(self.settle(session, *session.settings))
+
     def _settle_consumer(self, session: Session, declared: v2.Settings, settings: v2.Settings, namespace: str) -> None:
         wanted = declared.subscription
         session.kind = declared.client_type or v2.SIMPLE_CONSUMER
+        session.settings = declared, namespace
         session.group = full_name(wanted.group, namespace)
         session.topics = frozenset(full_name(each.topic, namespace) for each in wanted.subscriptions)
         subscription = settings.subscription
@@ -88,11 +95,11 @@ class Telemetry:
         if not wanted.HasField("long_polling_timeout"):
             longest = timedelta(microseconds=self._core.limits.longest_poll)
             subscription.long_polling_timeout.FromTimedelta(longest)
-        policy = settings.backoff_policy
+        policy, rules = settings.backoff_policy, self._core.group(session.group)
         policy.Clear()
-        policy.max_attempts = self._core.limits.max_attempts
-        for seconds in self._core.limits.pauses:
-            policy.customized_backoff.next.add().seconds = seconds
+        policy.max_attempts = rules.max_attempts
+        for pause in rules.backoff:
+            policy.customized_backoff.next.add().FromMicroseconds(pause)
 
     def _has_order(self, topics: frozenset[str]) -> bool:
         specs = self._core.journal.state.topics
