@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
 import os
 import signal
@@ -24,6 +26,7 @@ from millstream.messaging.broker.guard import NEEDS, check_admin, check_call, ch
 from millstream.messaging.broker.server import BrokerServer
 from millstream.messaging.broker.sessions import Sessions
 from millstream.messaging.broker.settings import BrokerSettings, KeySettings
+from millstream.messaging.broker.telemetry import answers
 from millstream.messaging.broker.tls import read_tls
 from millstream.messaging.client import (
     ClientError,
@@ -39,6 +42,7 @@ from millstream.messaging.errors import AccessError, RefusedError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batches import ACK, RECEIVE, SEND
 from millstream.messaging.protocol.methods import methods
+from millstream.testing.broker_desk import Desk, on_desk
 from millstream.testing.certificates import Authority
 
 SECRETS = {"shop": "sesame-of-the-shop", "cook": "sesame-of-the-cook", "chief": "sesame-of-the-chief"}
@@ -165,6 +169,36 @@ def test_settings_may_declare_only_what_the_key_may_have() -> None:
     declared.subscription.group.name = "bar"
     assert refusal(lambda: check_settings(declared, COOK, "")) == v2.FORBIDDEN
     assert refusal(lambda: check_admin(SHOP)) == v2.FORBIDDEN
+
+
+def test_who_may_not_have_what_it_declares_is_told_and_gets_settings_to_begin_with() -> None:
+    """Java's client waits for settings whatever it is told, and its user would not learn why it cannot begin."""
+
+    async def step(desk: Desk) -> None:
+        declared = v2.Settings(client_type=v2.PRODUCER)
+        declared.publishing.topics.add().name = "orders"
+        session = desk.core.sessions.see("cook/c", desk.clock.now(), COOK)
+        alone, whole = answers(desk.service.telemetry.settle(session, declared))
+        for answer in (alone, whole):
+            assert answer.status.code == v2.FORBIDDEN
+            assert "may not publish to the topic orders" in answer.status.message
+        assert not alone.HasField("settings")
+        assert whole.settings.publishing.max_body_size
+        assert not session.declared
+        assert not desk.core.sessions.producers_of("orders")
+        allowed = desk.core.sessions.see("shop/c", desk.clock.now(), SHOP)
+        (answer,) = answers(desk.service.telemetry.settle(allowed, declared))
+        assert answer.status.code == v2.OK
+
+    on_desk(step)
+
+
+def test_the_key_of_go_clients_is_known_by_what_stands_before_the_slash() -> None:
+    keys = Keyring({"shop": Key("s3cret", SHOP), "a/b": Key("s3cret", COOK)})
+    proof = hmac.new(b"s3cret", b"20261123T120000Z", hashlib.sha1).hexdigest()
+    for written, access in (("shop//Rocketmq", SHOP), ("shop", SHOP), ("a/b", COOK)):
+        line = f"MQv2-HMAC-SHA1 Credential={written}, SignedHeaders=x-mq-date-time, Signature={proof}"
+        assert keys.access({"authorization": line, "x-mq-date-time": "20261123T120000Z"}) == access
 
 
 def test_only_producers_that_may_publish_are_shown_an_orphan() -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from millstream.core.clock import MICROSECONDS
+from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.checks import Limits
-from millstream.messaging.broker.service import Call
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
@@ -86,6 +87,65 @@ def test_settings_are_answered_with_status_ok_in_the_same_part_and_whole_seconds
         assert not found.metric.on
 
     on_desk(step, limits=Limits())
+
+
+@pytest.mark.parametrize(
+    ("version", "backoff", "expected"),
+    [
+        ("1.0.8", (2_500_000,), (2500, 2500, 1)),
+        ("1.0.4", (1_000_000, 5_000_000, 60_000_000), (1000, 60_000, 2)),
+        ("1.0.9", (1_000_000, 5_000_000), None),
+        ("unknown", (1_000_000,), (1000, 1000, 1)),
+    ],
+)
+def test_the_client_of_node_gets_pauses_in_the_way_that_it_reads_them(
+    version: str, backoff: tuple[int, ...], expected: tuple[int, int, float] | None
+) -> None:
+    async def step(desk: Desk) -> None:
+        declared = settings(v2.PUSH_CONSUMER, "subscription")
+        declared.user_agent.language, declared.user_agent.version = v2.NODE_JS, version
+        policy = desk.service.telemetry.settle(desk.heard_of(), declared).settings.backoff_policy
+        if expected is None:
+            assert policy.WhichOneof("strategy") == "customized_backoff"
+            return
+        found = policy.exponential_backoff
+        assert (found.initial.seconds, found.max.seconds, found.multiplier) == expected
+
+    on_desk(step, limits=Limits(backoff=backoff))
+
+
+def test_the_client_of_node_is_answered_when_it_has_asked_for_all_routes() -> None:
+    async def step(desk: Desk) -> None:
+        declared = v2.TelemetryCommand(settings=settings(v2.PRODUCER, "publishing"))
+        declared.settings.user_agent.language = v2.NODE_JS
+        for name in ("plain", "one", "later"):
+            declared.settings.publishing.topics.add(name=name)
+        session, loop, written = desk.heard_of(), asyncio.get_running_loop(), asyncio.Event()
+
+        async def requests() -> AsyncIterator[v2.TelemetryCommand]:
+            yield declared
+            await asyncio.Event().wait()
+
+        async def write(_: v2.TelemetryCommand) -> None:
+            written.set()
+
+        for asked in (("plain", "one", "later"), ("plain",)):
+            begin = loop.time()
+            stream = asyncio.ensure_future(desk.service.telemetry.serve(session, CALL, requests(), write))
+            for name in asked:
+                await asyncio.sleep(0)
+                assert not written.is_set()
+                await desk.service.query_route(v2.QueryRouteRequest(topic=v2.Resource(name=name)), CALL)
+            await asyncio.wait_for(written.wait(), 5)
+            took = loop.time() - begin
+            assert took < 0.4 if len(asked) == 3 else took > 0.4
+            stream.cancel()
+            await asyncio.gather(stream, return_exceptions=True)
+            desk.core.sessions.forget(CALL.client_id)
+            session = desk.heard_of()
+            written.clear()
+
+    on_desk(step)
 
 
 def test_a_consumer_is_served_before_it_has_sent_settings() -> None:

@@ -15,7 +15,7 @@ from millstream.messaging.broker.checks import Limits
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batches import AckedBatch
-from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, open_desk
+from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, open_desk, settle
 
 
 def test_what_is_received_is_what_was_sent() -> None:
@@ -103,6 +103,23 @@ def test_p4_a_push_consumer_is_given_runs_and_an_attempt_can_be_repeated() -> No
         stale = await desk.ack("g", "ordered", lost[0])
         assert stale.status.code == v2.INVALID_RECEIPT_HANDLE
         assert (await desk.ack("g", "ordered", *again)).status.code == v2.OK
+
+    on_desk(step)
+
+
+@pytest.mark.parametrize("language", ["GOLANG", "CPP", ""])
+def test_p4_clients_that_go_on_after_a_failure_get_the_next_message_when_the_one_before_is_done(language: str) -> None:
+    call = msgspec.structs.replace(CALL, language=language)
+
+    async def step(desk: Desk) -> None:
+        for body in (b"1", b"2", b"3"):
+            await desk.send("ordered", body, message_group="g1")
+        await desk.send("ordered", b"other", message_group="g2")
+        one, other = await desk.receive("g", "ordered", auto_renew=True, call=call)
+        assert bodies([one, other]) == [b"1", b"other"]
+        assert await desk.receive("g", "ordered", auto_renew=True, call=call) == []
+        await desk.ack("g", "ordered", one)
+        assert bodies(await desk.receive("g", "ordered", auto_renew=True, call=call)) == [b"2"]
 
     on_desk(step)
 
@@ -365,6 +382,23 @@ def test_who_waits_is_woken_by_what_arrives() -> None:
         await asyncio.sleep(0)
         await desk.send("plain", b"news")
         assert bodies(await asyncio.wait_for(waiting, 5)) == [b"news"]
+
+    on_desk(step, limits=Limits())
+
+
+def test_a_receive_that_does_not_say_for_how_long_waits_as_its_client_declared() -> None:
+    """Go's simple consumer says it in its settings alone."""
+
+    async def step(desk: Desk) -> None:
+        declared = v2.Settings(client_type=v2.SIMPLE_CONSUMER)
+        declared.subscription.long_polling_timeout.seconds = 15
+        desk.service.telemetry.settle(desk.heard_of(), declared)
+        waiting = asyncio.ensure_future(desk.receive("g", "plain", poll=None))
+        await settle(lambda: desk.service._receiving._waiting == 1)
+        await desk.send("plain", b"news")
+        assert bodies(await asyncio.wait_for(waiting, 5)) == [b"news"]
+        stranger = msgspec.structs.replace(CALL, client_id="stranger")
+        assert await asyncio.wait_for(desk.receive("g", "plain", poll=None, call=stranger), 5) == []
 
     on_desk(step, limits=Limits())
 

@@ -30,7 +30,7 @@ from millstream.messaging.broker.sessions import Session
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.protocol import v2
 
-CALL = Call("client-1", "", lambda: None, connection="ipv4:10.0.0.1:50000")
+CALL = Call("client-1", "", lambda: None, connection="ipv4:10.0.0.1:50000", language="JAVA")
 TOPICS = (
     TopicSpec("plain", "NORMAL", 4),
     TopicSpec("one", "NORMAL", 1),
@@ -65,15 +65,16 @@ class Desk:
         return await self.service.send_message(request, CALL)
 
     async def receive(self, group: str, topic: str, count: int = 32, **more: Any) -> list[v2.Message]:
-        """Receive; *more* are ``auto_renew``, ``invisible`` and ``poll`` (seconds), ``attempt_id``, ``filter``
-        and ``call``.
+        """Receive; *more* are ``auto_renew``, ``invisible`` and ``poll`` (seconds; None: not said), ``attempt_id``,
+        ``filter`` and ``call``.
 
         The stream has to be one of the protocol: a status, then messages.
         """
         request = v2.ReceiveMessageRequest(batch_size=count, auto_renew=more.get("auto_renew", False))
         request.group.name, request.message_queue.topic.name = group, topic
         request.invisible_duration.seconds = more.get("invisible", 30)
-        request.long_polling_timeout.seconds = more.get("poll", 0)
+        if more.get("poll", 0) is not None:
+            request.long_polling_timeout.seconds = more.get("poll", 0)
         if "attempt_id" in more:
             request.attempt_id = more["attempt_id"]
         if "filter" in more:

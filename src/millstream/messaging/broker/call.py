@@ -11,10 +11,11 @@ from millstream.messaging.broker.access import EVERYTHING, Access
 
 class Call(msgspec.Struct, frozen=True):
     """What a call carries besides its request: who calls, in which namespace, how many seconds it has left, what the
-    caller may do, and by which connection it came."""
+    caller may do, by which connection it came, and what language the caller's client says it is written in."""
 
     client_id: str
     namespace: str
     left: Callable[[], float | None]
     access: Access = EVERYTHING
     connection: str = ""
+    language: str = ""

@@ -41,9 +41,9 @@ _SKIP_AT_MOST: Final = 65_536
 class Ask(msgspec.Struct, frozen=True):
     """What a consumer asks for: at most ``count`` messages, hidden for ``invisible`` microseconds.
 
-    With ``renew`` the broker prolongs that while the ``connection`` is there by which the client gets them, and gives
-    runs of a message group at once. It waits for ``poll`` seconds where there is nothing. With ``columns`` the answer
-    may be a :class:`Run`.
+    With ``renew`` the broker prolongs that while the ``connection`` is there by which the client gets them; with
+    ``runs`` several messages of a message group may be given at once. It waits for ``poll`` seconds where there is
+    nothing. With ``columns`` the answer may be a :class:`Run`.
     """
 
     group: str
@@ -53,6 +53,7 @@ class Ask(msgspec.Struct, frozen=True):
     client: str = ""
     connection: str = ""
     renew: bool = False
+    runs: bool = False
     poll: float = 0.0
     attempt_id: str = ""
     wanted: Wanted | None = None
@@ -303,9 +304,9 @@ class _Search:
 
     async def _from_lines(self) -> None:
         ask = self._ask
-        ids = self.delivery.heads(ask.count, runs=ask.renew)
+        ids = self.delivery.heads(ask.count, runs=ask.runs)
         while len(ids) < ask.count and await self._line_up_page():
-            ids = self.delivery.heads(ask.count, runs=ask.renew)
+            ids = self.delivery.heads(ask.count, runs=ask.runs)
         living = await self._without_exhausted(sorted(ids))
         for start in range(0, len(living), _AT_ONCE):
             if not self._is_full:

@@ -46,7 +46,8 @@ class Gate:
         core = self.room.core
         connection = context.peer()
         core.sessions.see(client_id, core.clock.now(), access, connection)
-        return Call(client_id, namespace, context.time_remaining, access, connection)
+        language = str(headers.get("x-mq-language", ""))
+        return Call(client_id, namespace, context.time_remaining, access, connection, language)
 
 
 def service_handlers(gate: Gate) -> grpc.GenericRpcHandler:

@@ -15,6 +15,7 @@ from millstream.messaging.broker.filters import read_filter
 from millstream.messaging.broker.holding import Holding
 from millstream.messaging.broker.names import full_name
 from millstream.messaging.broker.pulling import Pull, Pulling
+from millstream.messaging.broker.quirks import keeps_order
 from millstream.messaging.broker.receiving import Ask, Receiving, read_given
 from millstream.messaging.broker.runs import Run, to_columns
 from millstream.messaging.broker.sending import Sending, summary
@@ -42,6 +43,9 @@ class Service:
 
     async def query_route(self, request: v2.QueryRouteRequest, call: Call) -> v2.QueryRouteResponse:
         queues = self._queues(request.topic, request.endpoints, call)
+        self._core.sessions.see(call.client_id, self._core.clock.now()).route_asked(
+            full_name(request.topic, call.namespace)
+        )
         return v2.QueryRouteResponse(status=_ok(), message_queues=queues)
 
     async def query_assignment(self, request: v2.QueryAssignmentRequest, call: Call) -> v2.QueryAssignmentResponse:
@@ -221,7 +225,7 @@ class Service:
         group = full_name(request.group, call.namespace)
         check_group_name(group)
         limits = self._core.limits
-        asked = request.long_polling_timeout.ToMicroseconds() / 1e6
+        asked = self._polling_time(request, call)
         if asked < 0:
             raise RefusedError(v2.ILLEGAL_POLLING_TIME, "nobody waits for less than no time")
         if request.auto_renew:
@@ -236,10 +240,20 @@ class Service:
             call.client_id,
             call.connection,
             request.auto_renew,
+            request.auto_renew and keeps_order(call.language),
             long_poll(limits, asked, call.left()),
             request.attempt_id,
             read_filter(request.filter_expression),
         )
+
+    def _polling_time(self, request: v2.ReceiveMessageRequest, call: Call) -> float:
+        """For how many seconds a receive is to wait: as it says, else as its client's settings do, as Go's leave it."""
+        if request.HasField("long_polling_timeout"):
+            return request.long_polling_timeout.ToMicroseconds() / 1e6
+        session = self._core.sessions.get(call.client_id)
+        if session is None or session.settings is None:
+            return 0.0
+        return session.settings[0].subscription.long_polling_timeout.ToMicroseconds() / 1e6
 
     def _queues(self, topic: v2.Resource, asked: v2.Endpoints, call: Call) -> list[v2.MessageQueue]:
         name = full_name(topic, call.namespace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from millstream.core.clock import MICROSECONDS
 from millstream.messaging.broker.access import EVERYTHING, Access
@@ -49,10 +49,24 @@ class Session:
     group: str = ""
     topics: frozenset[str] = frozenset()
     access: Access = EVERYTHING
+    routes: set[str] = dataclasses.field(default_factory=set)
+    """The topics whose routes the client has asked for."""
     settings: tuple[v2.Settings, str] | None = None
-    """What a consumer declared, and its namespace."""
+    """What the client declared, and its namespace."""
     streams: list[Commands] = dataclasses.field(default_factory=list)
     connections: dict[str, Connection] = dataclasses.field(default_factory=dict)
+    _route_asked: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+    async def routes_asked(self, topics: Set[str]) -> None:
+        """Return when the client has asked for the routes of all *topics*."""
+        while not topics <= self.routes:
+            self._route_asked.clear()
+            await self._route_asked.wait()
+
+    def route_asked(self, topic: str) -> None:
+        """The client has asked for the route of *topic*."""
+        self.routes.add(topic)
+        self._route_asked.set()
 
     def see(self, connection: str, now: int) -> None:
         """The client was heard of at *now* (microseconds), by *connection* where that is known."""

@@ -14,12 +14,16 @@ from millstream.messaging.broker.checks import MAX_BODY, Limits
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.guard import check_settings
 from millstream.messaging.broker.names import full_name
+from millstream.messaging.broker.quirks import asks_for_routes_first, set_backoff
 from millstream.messaging.broker.sessions import Session
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batches import OFFER, is_ours
 
 RECEIVE_BATCH: Final = 32
+
+_LONGEST_HOLD: Final = 0.5  # seconds
+_ROUTE_TIME: Final = 0.02  # seconds in which a client takes note of a route
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +47,9 @@ class Telemetry:
                 async for request in requests:
                     session.see(call.connection, self._core.clock.now())
                     if request.HasField("settings"):
-                        commands.put_nowait(self.settle(session, request.settings, call.namespace))
+                        await _hold_back(session, request.settings, call.namespace)
+                        for command in answers(self.settle(session, request.settings, call.namespace)):
+                            commands.put_nowait(command)
                     else:
                         self._core.questions.answer(session, request)
         finally:
@@ -52,26 +58,28 @@ class Telemetry:
                 await sender
 
     def settle(self, session: Session, declared: v2.Settings, namespace: str = "") -> v2.TelemetryCommand:
-        """Take down what a client *declared*; the settings that it is to keep to."""
+        """Take down what a client *declared*; the settings that it is to keep to.
+
+        The status says if it may not have that: then nothing is taken down.
+        """
         part = declared.WhichOneof("pub_sub")
         answer = v2.TelemetryCommand()
         if part is None:
             answer.status.code = v2.UNRECOGNIZED_CLIENT_TYPE
             answer.status.message = "settings need a publishing or a subscription part"
             return answer
+        answer.status.code, answer.status.message = v2.OK, "OK"
+        answer.settings.CopyFrom(declared)
         try:
             check_settings(declared, session.access, namespace)
         except RefusedError as refused:
             answer.status.code, answer.status.message = refused.code, str(refused)  # type: ignore[assignment]
-            return answer
-        answer.status.code, answer.status.message = v2.OK, "OK"
-        answer.settings.CopyFrom(declared)
+        else:
+            _take_down(session, declared, namespace)
         if part == "publishing":
-            session.kind = v2.PRODUCER
-            session.topics = frozenset(full_name(topic, namespace) for topic in declared.publishing.topics)
             _settle_producer(answer.settings)
         else:
-            self._settle_consumer(session, declared, answer.settings, namespace)
+            self._settle_consumer(answer.settings, namespace)
         answer.settings.metric.on = False
         if is_ours(declared):
             answer.settings.user_agent.platform = OFFER
@@ -83,23 +91,17 @@ class Telemetry:
             if session.streams and session.settings is not None:
                 session.streams[-1].put_nowait(self.settle(session, *session.settings))
 
-    def _settle_consumer(self, session: Session, declared: v2.Settings, settings: v2.Settings, namespace: str) -> None:
-        wanted = declared.subscription
-        session.kind = declared.client_type or v2.SIMPLE_CONSUMER
-        session.settings = declared, namespace
-        session.group = full_name(wanted.group, namespace)
-        session.topics = frozenset(full_name(each.topic, namespace) for each in wanted.subscriptions)
-        subscription = settings.subscription
-        subscription.fifo = self._has_order(session.topics)
+    def _settle_consumer(self, settings: v2.Settings, namespace: str) -> None:
+        subscription, policy = settings.subscription, settings.backoff_policy
+        subscription.fifo = self._has_order(_topics(settings, namespace))
         subscription.receive_batch_size = RECEIVE_BATCH
-        if not wanted.HasField("long_polling_timeout"):
+        if not subscription.HasField("long_polling_timeout"):
             longest = timedelta(microseconds=self._core.limits.longest_poll)
             subscription.long_polling_timeout.FromTimedelta(longest)
-        policy, rules = settings.backoff_policy, self._core.group(session.group)
+        rules = self._core.group(full_name(subscription.group, namespace))
         policy.Clear()
         policy.max_attempts = rules.max_attempts
-        for pause in rules.backoff:
-            policy.customized_backoff.next.add().FromMicroseconds(pause)
+        set_backoff(settings, rules.backoff)
 
     def _has_order(self, topics: frozenset[str]) -> bool:
         specs = self._core.journal.state.topics
@@ -110,6 +112,43 @@ def long_poll(limits: Limits, asked: float, left: float | None) -> float:
     """For how many seconds a receive waits that *asked* for so many and has *left* until its deadline."""
     wait = min(max(asked, limits.shortest_poll / 1e6), limits.longest_poll / 1e6)
     return wait if left is None else max(min(wait, left - 0.5), 0.0)
+
+
+def answers(answer: v2.TelemetryCommand) -> list[v2.TelemetryCommand]:
+    """What is sent for *answer*: a refusal alone, and then with the settings.
+
+    Some clients take the refusal where it stands alone. Java's waits for settings whatever else it is told, for six
+    seconds, and then says nothing of the reason: with them it begins, and the first call that is refused tells.
+    """
+    if answer.status.code == v2.OK or not answer.HasField("settings"):
+        return [answer]
+    return [v2.TelemetryCommand(status=answer.status), answer]
+
+
+async def _hold_back(session: Session, declared: v2.Settings, namespace: str) -> None:
+    """Wait until the client can take an answer to its first settings."""
+    if session.declared or not asks_for_routes_first(declared):
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LONGEST_HOLD):
+            await session.routes_asked(_topics(declared, namespace))
+            await asyncio.sleep(_ROUTE_TIME)
+
+
+def _topics(declared: v2.Settings, namespace: str) -> frozenset[str]:
+    """The topics that *declared* settings name."""
+    subscribed = [each.topic for each in declared.subscription.subscriptions]
+    return frozenset(full_name(topic, namespace) for topic in [*declared.publishing.topics, *subscribed])
+
+
+def _take_down(session: Session, declared: v2.Settings, namespace: str) -> None:
+    """The client is what it *declared*."""
+    session.settings, session.topics = (declared, namespace), _topics(declared, namespace)
+    if declared.WhichOneof("pub_sub") == "publishing":
+        session.kind = v2.PRODUCER
+    else:
+        session.kind = declared.client_type or v2.SIMPLE_CONSUMER
+        session.group = full_name(declared.subscription.group, namespace)
 
 
 def _settle_producer(settings: v2.Settings) -> None:

@@ -1,0 +1,52 @@
+"""What official clients need of a broker beyond the protocol, language by language; seen with the versions named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from millstream.messaging.protocol import v2
+
+_KEEP_ORDER: Final = ("JAVA", "PYTHON", "HTTP")
+_NODE_MILLISECONDS: Final = (1, 0, 8)
+
+
+def keeps_order(language: str) -> bool:
+    """Whether push consumers that call themselves *language* handle a run of a message group in order though one fails.
+
+    Those of Java 5.0.8 and 5.2.0, Python 5.1.1 and 5.1.2 and Node 1.0.8 (whose header says HTTP) do. Go 5.1.3 goes on
+    with the next message while one waits for its retry; of the others nobody knows.
+    """
+    return language in _KEEP_ORDER
+
+
+def asks_for_routes_first(settings: v2.Settings) -> bool:
+    """Whether the client with these *settings* must not be answered before it has asked for the routes of its topics.
+
+    Node 1.0.8 sends them meanwhile, and begins to wait for the answer when it has all routes: one that came before is
+    missed, and the next comes after five minutes.
+    """
+    return settings.user_agent.language == v2.NODE_JS
+
+
+def set_backoff(settings: v2.Settings, backoff: Sequence[int]) -> None:
+    """Write the pauses *backoff* (microseconds) into *settings* in the way that the client reads them."""
+    policy = settings.backoff_policy
+    if not _takes_seconds_for_milliseconds(settings.user_agent):
+        for pause in backoff:
+            policy.customized_backoff.next.add().FromMicroseconds(pause)
+        return
+    exponential = policy.exponential_backoff
+    exponential.initial.seconds, exponential.max.seconds = backoff[0] // 1000, max(backoff) // 1000
+    exponential.multiplier = 2 if len(backoff) > 1 else 1
+
+
+def _takes_seconds_for_milliseconds(agent: v2.UA) -> bool:
+    """Node up to 1.0.8 knows exponential back-off alone, of which it takes the seconds for milliseconds.
+
+    Without any it tries a message again at once, or gives it up after one attempt if it has a message group.
+    """
+    numbers = agent.version.split(".")
+    is_number = len(numbers) == 3 and all(number.isdecimal() for number in numbers)
+    version = tuple(map(int, numbers)) if is_number else ()
+    return agent.language == v2.NODE_JS and version <= _NODE_MILLISECONDS
