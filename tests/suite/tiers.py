@@ -16,6 +16,7 @@ import pytest
 
 DEFAULT = "default"
 TIERS = {
+    "clients": "official clients of other languages, fetched and built: `make test-clients` alone collects them",
     "acceptance": "the demo, the README, tutorials and how-to guides, run as a user runs them",
     "browser": "pages in a real browser",
     "spark": "jobs on a real Spark session",
@@ -27,7 +28,7 @@ TIERS = {
 FIXTURES = {
     "mariadb": "served", "postgresql": "served", "rabbitmq": "served", "swift": "served", "moto": "served",
     "mosquitto": "served", "careful_mosquitto": "served",
-    "spark": "spark", "undisturbed": "acceptance", "browser": "browser",
+    "drivers": "clients", "spark": "spark", "undisturbed": "acceptance", "browser": "browser",
 }  # fmt: skip
 """Fixtures that start something, and the tier of the tests that ask for them."""
 
@@ -55,7 +56,7 @@ def tier_of(item: pytest.Item) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     for tier, meaning in TIERS.items():
-        config.addinivalue_line("markers", f"{tier}: {meaning}; `make test-all`")
+        config.addinivalue_line("markers", f"{tier}: {meaning}")
     config.addinivalue_line("markers", f"{DEFAULT}: of no other tier; added to tests, never written; `make test`")
     config.addinivalue_line("markers", "smoke: of another tier than the default, and run by `make test` as well")
     if not getattr(pytest_configure, "is_watching", False):

@@ -1,0 +1,144 @@
+"""The clients that are run, what each is known to do wrong by itself, and how they get in: TLS, keys, permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from official.clients import ClientError, Drivers, Fault, OfficialClient
+from serving_nodes import Serving
+
+from millstream.cli.main import run
+from millstream.core.clock import SystemClock
+
+CLOCK = SystemClock()
+
+_NO_PUSH = Fault("It has no push consumer.", "Unsupported")
+_NO_RECALL = Fault("It cannot recall a message.", "Unsupported")
+
+_ONE_STREAM = r"\[\] == \['orphan'\]"
+_GO = {
+    "restarted": Fault(
+        "After a restart of the broker it opens its stream again after five minutes only; until then its producers "
+        "cannot be asked about transactions.",
+        _ONE_STREAM,
+    ),
+    "recalled": _NO_RECALL,
+    "settled": Fault("It ignores the answer to an acknowledgement.", "it should have failed"),
+}
+_PYTHON = {
+    "ordered_failures": Fault(
+        "It keeps the order, and tries as often as it is told to, but shows its listener the first attempt each time.",
+        r"\[1, 1, 1, 1\] == \[1, 2, 3\]",
+    ),
+    "signed": Fault("It hides the broker's refusal behind a topic that it failed to fetch.", "failed to fetch topic"),
+}
+_NODE = {
+    "largest": Fault("It sends 4 MiB, and cannot receive more than gRPC's default of 4 MiB.", "RESOURCE_EXHAUSTED"),
+}
+_RUST = {
+    **dict.fromkeys(("push", "retried", "ordered_failures"), _NO_PUSH),
+    "recalled": _NO_RECALL,
+    "restarted": Fault(
+        "After a restart of the broker it never opens its stream again, and cannot be asked about transactions.",
+        _ONE_STREAM,
+    ),
+    "largest": Fault(
+        "It sends 4 MiB, and cannot receive more than gRPC's default of 4 MiB.", "message length too large"
+    ),
+    "hidden": Fault("It cannot change an invisible duration.", "Unsupported"),
+}
+
+CLIENTS = (
+    OfficialClient("java", "5.2.0"),
+    OfficialClient("java", "5.0.8"),
+    OfficialClient("go", "v5.1.3", _GO),
+    OfficialClient("go", "v5.1.2", {**_GO, **dict.fromkeys(("push", "retried", "ordered_failures"), _NO_PUSH)}),
+    OfficialClient("node", "1.0.8", _NODE),
+    OfficialClient("python", "5.1.2", _PYTHON),
+    OfficialClient("python", "5.1.1", _PYTHON),
+    OfficialClient("rust", "5.0.0", _RUST),
+    OfficialClient("rust", "0.1.2", _RUST),
+)
+
+_SETTINGS = """
+[broker.keys.shop]
+secret_file = "{folder}/secret"
+publish = ["orders"]
+subscribe = ["orders"]
+[broker.keys.reader]
+secret_file = "{folder}/secret"
+subscribe = ["orders"]
+[broker.keys.writer]
+secret_file = "{folder}/secret"
+publish = ["orders"]
+"""
+
+
+def encrypted(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
+    """By host and the port with TLS alone, or with the broker's certificate where a client checks it."""
+    with _serve(folder, client) as node, drivers.start(
+        client, _local(node.ready["broker with TLS"]), ca=folder / "broker-tls.pem"
+    ) as driver:  # fmt: skip
+        driver.ask("producer", name="p", topics=["orders"])
+        driver.ask("send", name="p", topic="orders", body="secret")
+        driver.ask("simple", name="s", group="g", filters={"orders": ["TAG", "*"]}, **{"await": 2000})
+        assert [message["body"] for message in driver.drain("s", 1)] == ["secret"]
+
+
+def signed(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
+    """With an access key, signed; and without, refused."""
+    (folder / "millstream.toml").write_text(_SETTINGS.replace("{folder}", str(folder)), "utf-8")
+    with _serve(folder, client) as node:
+        with drivers.start(client, node.ready["broker"], key="shop", secret="s3cret") as driver:
+            driver.ask("producer", name="p", topics=["orders"])
+            driver.ask("send", name="p", topic="orders", body="signed")
+            driver.ask("simple", name="s", group="g", filters={"orders": ["TAG", "*"]}, **{"await": 2000})
+            assert [message["body"] for message in driver.drain("s", 1)] == ["signed"]
+        with drivers.start(client, node.ready["broker"], key="shop", secret="wrong") as driver:
+            error, seconds = _first_error(driver.ask, "p", "s")
+            assert "40100" in str(error) or "UNAUTHORIZED" in str(error).upper(), error
+            assert seconds < 15
+
+
+def forbidden(client: OfficialClient, drivers: Drivers, folder: Path) -> None:
+    """A key without the right is told so at the first call that needs it."""
+    (folder / "millstream.toml").write_text(_SETTINGS.replace("{folder}", str(folder)), "utf-8")
+    with _serve(folder, client) as node:
+        for key, ends in (("reader", "p"), ("writer", "s")):
+            with drivers.start(client, node.ready["broker"], key=key, secret="s3cret") as driver:
+                error, seconds = _first_error(driver.ask, ends)
+                assert "40300" in str(error) or "FORBIDDEN" in str(error).upper(), error
+                assert seconds < 15, seconds
+
+
+def access_flows() -> Sequence[Callable[[OfficialClient, Drivers, Path], None]]:
+    return encrypted, signed, forbidden
+
+
+def _serve(folder: Path, client: OfficialClient) -> Serving:
+    (folder / "secret").write_text("s3cret", "utf-8")
+    queues = "1" if client.language == "node" else "4"
+    assert run(["topic", "create", "orders", "--queues", queues, "--data", str(folder)]) == 0
+    return Serving(folder, broker=True)
+
+
+def _local(place: str) -> str:
+    """*place* by the name of the machine: clients that check certificates want a name more than an address."""
+    return place.replace("127.0.0.1", "localhost")
+
+
+def _first_error(ask: Callable[..., object], *ends: str) -> tuple[ClientError, float]:
+    """How a producer (``p``) or a simple consumer (``s``) fails, and after how many seconds."""
+    begin = CLOCK.monotonic()
+    for end in ends:
+        try:
+            if end == "p":
+                ask("producer", name="p", topics=["orders"])
+                ask("send", name="p", topic="orders", body="x")
+            else:
+                ask("simple", name="s", group="g", filters={"orders": ["TAG", "*"]}, **{"await": 2000})
+                ask("receive", name="s", count=1, invisible=10_000)
+        except ClientError as error:
+            return error, CLOCK.monotonic() - begin
+    raise AssertionError("it should have been refused")

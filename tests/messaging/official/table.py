@@ -1,0 +1,70 @@
+"""The table of clients and flows in ``docs/messaging.md``, from what the last run of the clients noted."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from official.known import CLIENTS
+
+from millstream.core.durable import holding
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "messaging.md"
+BEGIN, END = "<!-- clients: written by make test-clients -->\n", "<!-- end of clients -->\n"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """What came of a flow, which is ``about`` something, with a client: ``yes``, ``its own`` fault, or ``failed``."""
+
+    flow: str
+    about: str
+    client: str
+    result: str
+    text: str
+
+
+def note(cache: str, cell: Cell) -> None:
+    """Keep *cell* for the table."""
+    notes = Path(cache) / "cells.jsonl"
+    with holding(notes.with_suffix(".lock")), notes.open("a", encoding="utf-8") as file:
+        file.write(msgspec.json.encode(cell).decode() + "\n")
+
+
+def render(cells: Sequence[Cell]) -> str:
+    """The table of *cells*, of which the last of a place counts, with what each client does wrong itself below."""
+    found = {(cell.flow, cell.client): cell for cell in cells}
+    clients = [client.name for client in CLIENTS]
+    flows = list(dict.fromkeys((cell.flow, cell.about) for cell in found.values()))
+    notes: dict[str, int] = {}
+    lines = [f"| | {' | '.join(clients)} |", f"|---|{'---|' * len(clients)}"]
+    for flow, about in flows:
+        row = [_cell(found.get((flow, client)), notes) for client in clients]
+        lines.append(f"| {about.strip().rstrip('.')} | {' | '.join(row)} |")
+    lines += ["", *(f"{number}. {text}" for text, number in notes.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(cell: Cell | None, notes: dict[str, int]) -> str:
+    if cell is None:
+        return "–"
+    if cell.result == "its own":
+        return f"no ({notes.setdefault(cell.text, len(notes) + 1)})"
+    return cell.result
+
+
+def main(cache: Path) -> None:
+    """Write the table into the document, and forget what was noted."""
+    notes = cache / "cells.jsonl"
+    cells = [msgspec.convert(json.loads(line), Cell) for line in notes.read_text("utf-8").splitlines()]
+    text = DOCUMENT.read_text("utf-8")
+    pattern = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
+    assert pattern.search(text), f"{DOCUMENT} has no place for the table"
+    DOCUMENT.write_text(pattern.sub(lambda _: BEGIN + "\n" + render(cells) + "\n" + END, text), "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
