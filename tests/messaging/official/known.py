@@ -26,6 +26,10 @@ _GO = {
     "recalled": _NO_RECALL,
     "settled": Fault("It ignores the answer to an acknowledgement.", "it should have failed"),
 }
+_GO_512 = {
+    **{flow: fault for flow, fault in _GO.items() if flow != "restarted"},
+    **dict.fromkeys(("push", "retried", "ordered_failures"), _NO_PUSH),
+}
 _PYTHON = {
     "ordered_failures": Fault(
         "It keeps the order, and tries as often as it is told to, but shows its listener the first attempt each time.",
@@ -53,7 +57,7 @@ CLIENTS = (
     OfficialClient("java", "5.2.0"),
     OfficialClient("java", "5.0.8"),
     OfficialClient("go", "v5.1.3", _GO),
-    OfficialClient("go", "v5.1.2", {**_GO, **dict.fromkeys(("push", "retried", "ordered_failures"), _NO_PUSH)}),
+    OfficialClient("go", "v5.1.2", _GO_512),
     OfficialClient("node", "1.0.8", _NODE),
     OfficialClient("python", "5.1.2", _PYTHON),
     OfficialClient("python", "5.1.1", _PYTHON),

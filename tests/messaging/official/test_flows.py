@@ -16,6 +16,8 @@ from official.table import Cell, note
 
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
 
+pytestmark = pytest.mark.timeout(1200)  # a first run fetches and builds the clients
+
 PATIENT_ENOUGH = msgspec.structs.replace(IMPATIENT, longest_poll=2_000_000, renewed_for=5_000_000)
 
 

@@ -28,7 +28,8 @@ _RENEWED_BEFORE = timedelta(days=30)
 def own_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     """The broker's own certificate in *folder*, for *host* and this machine; made where none is there that is valid.
 
-    It is its own authority: a client that checks certificates has to be given the file. Raises :class:`AccessError`
+    Its authority, whose key is kept by nobody, is in the file too: a client that checks certificates is given that file
+    (Rust's takes no certificate that is its own authority). Raises :class:`AccessError`
     where it cannot be written, and :class:`MissingExtraError` without the package that makes it.
     """
     files = BrokerSettings(tls_certificate=str(folder / CERTIFICATE), tls_key=str(folder / KEY))
@@ -68,21 +69,34 @@ def _make(folder: Path, names: list[str], now: datetime) -> None:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-    from cryptography.x509.oid import NameOID
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Millstream broker")])
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + _VALID)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(x509.SubjectAlternativeName([_general(each) for each in names]), critical=False)
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer, subject = _name("Millstream broker's authority"), _name("Millstream broker")
+    alternatives = x509.SubjectAlternativeName([_general(each) for each in names])
+
+    def signed(name: x509.Name, owner: ec.EllipticCurvePrivateKey, *, is_authority: bool) -> bytes:
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(owner.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + _VALID)
+        length = 0 if is_authority else None
+        builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=length), critical=True)
+        if not is_authority:
+            builder = builder.add_extension(alternatives, critical=False)
+        return builder.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM)
+
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with replacing(folder / KEY) as file:  # the key first: a certificate without its key is no pair, and is made anew
         os.fchmod(file.fileno(), 0o600)
         file.write(secret)
     with replacing(folder / CERTIFICATE) as file:
-        file.write(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        file.write(signed(subject, key, is_authority=False) + signed(issuer, authority, is_authority=True))
+
+
+def _name(text: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def _general(name: str) -> x509.GeneralName:

@@ -115,14 +115,16 @@ def long_poll(limits: Limits, asked: float, left: float | None) -> float:
 
 
 def answers(answer: v2.TelemetryCommand) -> list[v2.TelemetryCommand]:
-    """What is sent for *answer*: a refusal alone, and then with the settings.
+    """What is sent for *answer*: where it refuses, that alone, and then the settings as if it did not.
 
-    Some clients take the refusal where it stands alone. Java's waits for settings whatever else it is told, for six
-    seconds, and then says nothing of the reason: with them it begins, and the first call that is refused tells.
+    Some clients take the refusal. Others wait for settings whatever they are told, Java's for six seconds, Go's and
+    Python's (5.1.1) for ever: with them they begin, and the first call that is refused tells why.
     """
     if answer.status.code == v2.OK or not answer.HasField("settings"):
         return [answer]
-    return [v2.TelemetryCommand(status=answer.status), answer]
+    refusal = v2.TelemetryCommand(status=answer.status)
+    answer.status.code, answer.status.message = v2.OK, "OK"
+    return [refusal, answer]
 
 
 async def _hold_back(session: Session, declared: v2.Settings, namespace: str) -> None:
