@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from millstream.core.clock import MICROSECONDS
+from millstream.log import LogSpec
 from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.topic import TopicSpec
@@ -144,6 +145,46 @@ def test_the_client_of_node_is_answered_when_it_has_asked_for_all_routes() -> No
             desk.core.sessions.forget(CALL.client_id)
             session = desk.heard_of()
             written.clear()
+
+    on_desk(step)
+
+
+@pytest.mark.parametrize("kind", [v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER])
+def test_clients_of_lite_topics_are_told_that_there_are_none(kind: int) -> None:
+    async def step(desk: Desk) -> None:
+        answer = desk.service.telemetry.settle(desk.heard_of(), settings(kind, "subscription"))
+        assert answer.status.code == v2.UNSUPPORTED
+        heartbeat: Any = v2.HeartbeatRequest(client_type=kind)
+        assert await refusal(desk.service.heartbeat(heartbeat, CALL)) == v2.UNSUPPORTED
+
+    on_desk(step)
+
+
+@pytest.mark.parametrize("system", [{"priority": 0}, {"lite_topic": "x"}, {"message_type": v2.PRIORITY}])
+def test_messages_of_kinds_that_are_not_here_are_refused_even_if_only_a_property_says_so(system: Any) -> None:
+    async def step(desk: Desk) -> None:
+        request = v2.SendMessageRequest(messages=[v2.Message(body=b"x")])
+        message = request.messages[0]
+        message.topic.name, message.system_properties.message_id = "plain", "m"
+        for name, value in system.items():
+            setattr(message.system_properties, name, value)
+        response = await desk.service.send_message(request, CALL)
+        assert response.status.code == v2.UNSUPPORTED
+
+    on_desk(step)
+
+
+def test_a_topic_whose_log_another_process_appends_to_says_so_and_works_when_that_ends() -> None:
+    async def step(desk: Desk) -> None:
+        other = desk.store.log(LogSpec("plain")).writer("another process")
+        for work in (desk.send("plain", b"x"), desk.receive("g", "plain")):
+            with pytest.raises(RefusedError, match="another process than the broker appends") as refused:
+                await work
+            assert refused.value.code == v2.PRECONDITION_FAILED
+        other.append([b"by another"])
+        other.close()
+        await desk.send("plain", b"by a client")
+        assert bodies(await desk.receive("g", "plain")) == [b"by another", b"by a client"]
 
     on_desk(step)
 

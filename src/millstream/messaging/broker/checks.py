@@ -83,6 +83,12 @@ class Limits(msgspec.Struct, frozen=True):
     most_waiting: int = 10_000
 
 
+def check_client_type(kind: int) -> None:
+    """Raise UNSUPPORTED where clients of the *kind* (the protocol's ``ClientType``) need what no topic here has."""
+    if kind in (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER):
+        raise RefusedError(v2.UNSUPPORTED, "this broker has no lite topics; use a topic of its own for each")
+
+
 def check_topic_name(name: str) -> None:
     """Raise ILLEGAL_TOPIC unless *name* can be a topic's."""
     if not _TOPIC.fullmatch(name):
@@ -152,6 +158,10 @@ def check_invisible(duration: int, limits: Limits, *, shortest: int | None = Non
 
 
 def _kind_by_properties(system: v2.SystemProperties) -> int:
+    if system.HasField("lite_topic"):
+        return v2.LITE
+    if system.HasField("priority"):
+        return v2.PRIORITY
     if system.message_group:
         return v2.FIFO
     return v2.DELAY if system.HasField("delivery_timestamp") else v2.NORMAL

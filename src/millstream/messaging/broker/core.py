@@ -9,7 +9,7 @@ from pyarrow import RecordBatch
 
 from millstream.core import tracing
 from millstream.core.clock import Clock
-from millstream.log import LogError, LogStore, Message, Writer
+from millstream.log import LogError, LogStore, Message, Writer, WriterBusyError
 from millstream.messaging.broker.checks import GroupSpec, Limits
 from millstream.messaging.broker.delivery import Delivery, ranges
 from millstream.messaging.broker.events import Finished, GroupConfigured, Hidden, Restarted, TopicDropped, TopicMade
@@ -52,7 +52,10 @@ class Core:
         return [self.journal.state.topics[name] for name in sorted(self.journal.state.topics)]
 
     def topic(self, name: str) -> Topic:
-        """The topic *name*, opened when it is first asked for. Raises TOPIC_NOT_FOUND."""
+        """The topic *name*, opened when it is first asked for.
+
+        Raises TOPIC_NOT_FOUND, and PRECONDITION_FAILED where another process has its log open for writing.
+        """
         found = self._topics.get(name)
         if found is None:
             spec = self.journal.state.topics.get(name)
@@ -60,7 +63,14 @@ class Core:
                 raise RefusedError(
                     v2.TOPIC_NOT_FOUND, f"there is no topic {name}; make it with `millstream topic create {name}`"
                 )
-            found = self._topics[name] = Topic(spec, self._store)
+            try:
+                found = self._topics[name] = Topic(spec, self._store)
+            except WriterBusyError as error:
+                raise RefusedError(
+                    v2.PRECONDITION_FAILED,
+                    f"another process than the broker appends to the log of the topic {name}; when that ends the topic "
+                    f"can be used ({error})",
+                ) from error
         return found
 
     def writer_of(self, name: str) -> Writer | None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from millstream.messaging.broker.call import Call
-from millstream.messaging.broker.checks import check_group_name, check_invisible, check_topic_name
+from millstream.messaging.broker.checks import check_client_type, check_group_name, check_invisible, check_topic_name
 from millstream.messaging.broker.columns import to_batch
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.filters import read_filter
@@ -60,6 +60,7 @@ class Service:
         return response
 
     async def heartbeat(self, request: v2.HeartbeatRequest, call: Call) -> v2.HeartbeatResponse:
+        check_client_type(request.client_type)
         session = self._core.sessions.see(call.client_id, self._core.clock.now(), connection=call.connection)
         if not session.declared and request.client_type == v2.CLIENT_TYPE_UNSPECIFIED:
             raise RefusedError(v2.UNRECOGNIZED_CLIENT_TYPE, "say what kind of client this is, or send settings first")

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from millstream.messaging.broker.call import Call
-from millstream.messaging.broker.checks import MAX_BODY, Limits
+from millstream.messaging.broker.checks import MAX_BODY, Limits, check_client_type
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.guard import check_settings
 from millstream.messaging.broker.names import full_name
@@ -71,6 +71,7 @@ class Telemetry:
         answer.status.code, answer.status.message = v2.OK, "OK"
         answer.settings.CopyFrom(declared)
         try:
+            check_client_type(declared.client_type)
             check_settings(declared, session.access, namespace)
         except RefusedError as refused:
             answer.status.code, answer.status.message = refused.code, str(refused)  # type: ignore[assignment]
