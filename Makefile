@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 3
 PART ?= 1/1
 unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start compiles the code anew
 
-.PHONY: help demo test test-all test-heavy test-long test-long-status screenshots check bench docs proto openapi requirements clean
+.PHONY: help demo test test-all test-clients test-heavy test-long test-long-status screenshots check bench docs proto openapi requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -34,6 +34,11 @@ test-all: $(VENV)/.dev ## Run all tiers at the size of CI (30 minutes)
 test-heavy: $(VENV)/.dev ## Run what `make test` leaves out of `make test-all`
 	$(prepare-tests)
 	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "not default" $(ARGS)
+
+test-clients: $(VENV)/.dev ## Run the official RocketMQ clients of five languages; needs Maven, Go, npm and cargo (30 minutes)
+	@rm -f build/clients/cells.jsonl; mkdir -p build/clients
+	MILLSTREAM_TEST_CLIENTS=build/clients MILLSTREAM_TEST_SIZE=ci $(PYTEST) tests/messaging/official $(ARGS); status=$$?; \
+	PYTHONPATH=tests:tests/messaging:tests/cli $(BIN)/python -m official.table build/clients && exit $$status
 
 test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
 	$(prepare-tests)
