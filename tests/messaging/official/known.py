@@ -65,6 +65,9 @@ CLIENTS = (
     OfficialClient("rust", "0.1.2", _RUST),
 )
 
+NEWEST = [each for number, each in enumerate(CLIENTS) if each.language not in {c.language for c in CLIENTS[:number]}]
+"""The first of each language."""
+
 _SETTINGS = """
 [broker.keys.shop]
 secret_file = "{folder}/secret"

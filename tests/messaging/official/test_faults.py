@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 import pytest
 from official.clients import Drivers, OfficialClient
-from official.known import CLIENTS
+from official.known import NEWEST
 from official.relay import Wire
 from official.traffic import TOPICS, Traffic
 
@@ -26,9 +26,6 @@ from suite.sizes import sized
 LIMITS = msgspec.structs.replace(
     IMPATIENT, longest_poll=2_000_000, renewed_for=5_000_000, max_attempts=17, snapshot_after=10_000_000
 )
-NEWEST = [client for client in CLIENTS if client.name in {
-    "java 5.2.0", "go v5.1.3", "node 1.0.8", "python 5.1.2", "rust 5.0.0",
-}]  # fmt: skip
 WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
 OPEN_STREAMS_AGAIN = ("java", "node")
