@@ -13,8 +13,7 @@ import click
 import msgspec
 
 from millstream.cli.main import millstream
-from millstream.core.amounts import Duration
-from millstream.core.clock import MICROSECONDS
+from millstream.core.amounts import Duration, format_duration
 from millstream.settings import Settings
 
 _ROLE = re.compile(r":\w+:`~?(?:\w+\.)*(\w+)`")
@@ -89,20 +88,13 @@ def _default(field: msgspec.structs.FieldInfo, kind: Any) -> str:
         return "must be set"
     if value is None or value == "":
         return "not set"
-    if kind is Duration:
-        return f"`{_duration(value)}`"
+    if Duration in (kind, *get_args(kind)):
+        return f"`{', '.join(map(format_duration, [value] if isinstance(value, int) else value))}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, str | int | float):
         return f"`{value}`"
     return "none" if not value else f"`{msgspec.json.encode(value).decode()}`"
-
-
-def _duration(micros: int) -> str:
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
-        if micros and micros % (size * MICROSECONDS) == 0:
-            return f"{micros // (size * MICROSECONDS)}{unit}"
-    return f"{micros // 1000}ms" if micros else "0s"
 
 
 def http() -> str:

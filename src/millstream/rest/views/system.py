@@ -182,8 +182,8 @@ def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], path: st
             continue
         if key in SECRETS and value:
             text = HIDDEN
-        elif name in DURATIONS and isinstance(value, int):
-            text = format_duration(value)
+        elif name in DURATIONS and isinstance(value, int | list | tuple):
+            text = ", ".join(map(format_duration, [value] if isinstance(value, int) else value))
         elif isinstance(value, str):
             text = masked(value)
         else:
