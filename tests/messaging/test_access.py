@@ -196,7 +196,7 @@ def test_who_may_not_have_what_it_declares_is_told_and_gets_settings_to_begin_wi
 def test_the_key_of_go_clients_is_known_by_what_stands_before_the_slash() -> None:
     keys = Keyring({"shop": Key("s3cret", SHOP), "a/b": Key("s3cret", COOK)})
     proof = hmac.new(b"s3cret", b"20261123T120000Z", hashlib.sha1).hexdigest()
-    for written, access in (("shop//Rocketmq", SHOP), ("shop", SHOP), ("a/b", COOK)):
+    for written, access in (("shop//Rocketmq", SHOP), ("shop", SHOP), ("a/b", COOK), ("a/b//Rocketmq", COOK)):
         line = f"MQv2-HMAC-SHA1 Credential={written}, SignedHeaders=x-mq-date-time, Signature={proof}"
         assert keys.access({"authorization": line, "x-mq-date-time": "20261123T120000Z"}) == access
 

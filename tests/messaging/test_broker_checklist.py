@@ -17,6 +17,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.log import LogSpec
 from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.telemetry import serve
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
@@ -96,7 +97,9 @@ def test_settings_are_answered_with_status_ok_in_the_same_part_and_whole_seconds
         ("1.0.8", (2_500_000,), (2500, 2500, 1)),
         ("1.0.4", (1_000_000, 5_000_000, 60_000_000), (1000, 60_000, 2)),
         ("1.0.9", (1_000_000, 5_000_000), None),
-        ("unknown", (1_000_000,), (1000, 1000, 1)),
+        ("1.1.0-beta.1", (1_000_000,), None),
+        ("1.0.8-patched", (1_000_000,), (1000, 1000, 1)),
+        ("unknown", (1_000_000,), None),
     ],
 )
 def test_the_client_of_node_gets_pauses_in_the_way_that_it_reads_them(
@@ -132,7 +135,7 @@ def test_the_client_of_node_is_answered_when_it_has_asked_for_all_routes() -> No
 
         for asked in (("plain", "one", "later"), ("plain",)):
             begin = loop.time()
-            stream = asyncio.ensure_future(desk.service.telemetry.serve(session, CALL, requests(), write))
+            stream = asyncio.ensure_future(serve(lambda: desk.service.telemetry, session, CALL, requests(), write))
             for name in asked:
                 await asyncio.sleep(0)
                 assert not written.is_set()

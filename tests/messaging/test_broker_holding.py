@@ -8,7 +8,9 @@ import hashlib
 import pytest
 
 from millstream.core.clock import MICROSECONDS
+from millstream.log import LogSpec
 from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
 from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, settle
@@ -31,6 +33,28 @@ def test_a_delayed_message_comes_at_its_time_also_after_a_restart() -> None:
         (got,) = await desk.receive("g", "later")
         assert (got.body, got.system_properties.message_type) == (b"soon", v2.DELAY)
         assert got.system_properties.HasField("delivery_timestamp")
+
+    on_desk(send, wait)
+
+
+def test_a_topic_that_cannot_be_used_holds_up_no_other() -> None:
+    async def send(desk: Desk) -> None:
+        await desk.core.make_topic(TopicSpec("too", "DELAY", 1))
+        for topic in ("later", "too"):
+            await desk.send(topic, topic.encode(), deliver_at=desk.clock.now() + 60 * MICROSECONDS)
+        await desk.send("halves", b"half", message_id="half")
+
+    async def wait(desk: Desk) -> None:
+        other = desk.store.log(LogSpec("later")).writer("another process")
+        desk.clock.advance(61)
+        desk.holding.look()
+        await settle(lambda: desk.core.extent("too")[1] == 1)
+        assert [hold.topic for hold in desk.core.journal.state.holds if not hold.half] == ["later"]
+        other.close()
+        desk.clock.advance(6)
+        desk.holding.look()
+        await settle(lambda: desk.core.extent("later")[1] == 1)
+        assert bodies(await desk.receive("g", "later")) == [b"later"]
 
     on_desk(send, wait)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from millstream.core.clock import MICROSECONDS
 from millstream.log import Log, LogError, LogSpec
 from millstream.messaging.broker.checks import Limits
+from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.journal import HELD, JOURNAL
+from millstream.messaging.broker.telemetry import Telemetry
 from millstream.messaging.protocol import v2
-from millstream.testing.broker_desk import Desk, bodies, on_desk, settle
+from millstream.testing.broker_desk import CALL, Desk, bodies, on_desk, settle
 
 
 def test_p3_what_is_done_stays_done_and_attempts_are_counted_across_restarts() -> None:
@@ -26,6 +30,26 @@ def test_p3_what_is_done_stays_done_and_attempts_are_counted_across_restarts() -
         ]  # fmt: skip
 
     on_desk(first, second)
+
+
+def test_what_clients_have_stays_renewed_when_the_journal_is_read_again_in_the_same_process() -> None:
+    async def step(desk: Desk) -> None:
+        await desk.send("plain", b"a")
+        session = desk.heard_of()
+        with session.stream(asyncio.Queue(), CALL.connection, desk.clock.now()):
+            (got,) = await desk.receive("g", "plain", auto_renew=True)
+            asked = asyncio.ensure_future(desk.core.questions.stack_trace(session))
+            desk.core.close()
+            desk.core = Core(desk.store, desk.clock, before=desk.core)
+            desk.clock.advance(200)
+            desk.core.require("g", "plain", got.system_properties.receipt_handle)
+            answer = v2.TelemetryCommand()
+            question = (await session.streams[0].get()).print_thread_stack_trace_command
+            answer.thread_stack_trace.nonce = question.nonce
+            assert Telemetry(desk.core).take(session, CALL, answer) == []
+            assert await asked == answer
+
+    on_desk(step)
 
 
 def test_a_handle_outlives_a_restart() -> None:

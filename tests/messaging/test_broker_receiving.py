@@ -397,7 +397,7 @@ def test_a_receive_that_does_not_say_for_how_long_waits_as_its_client_declared()
         await settle(lambda: desk.service._receiving._waiting == 1)
         await desk.send("plain", b"news")
         assert bodies(await asyncio.wait_for(waiting, 5)) == [b"news"]
-        stranger = msgspec.structs.replace(CALL, client_id="stranger")
+        stranger = msgspec.structs.replace(CALL, client_id="stranger", left=lambda: 0.6)
         assert await asyncio.wait_for(desk.receive("g", "plain", poll=None, call=stranger), 5) == []
 
     on_desk(step, limits=Limits())

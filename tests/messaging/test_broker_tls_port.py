@@ -89,8 +89,50 @@ def test_a_tls_port_that_others_can_reach_needs_keys_as_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = ["--no-console", "--data", str(tmp_path)]
-    assert run(["serve", "--broker", "127.0.0.1:0", "--broker-tls", "0.0.0.0:0", *data]) == 2
-    assert "other machines can reach 0.0.0.0:0" in capsys.readouterr().err
+    assert run(["serve", "--broker", "127.0.0.1:0", "--broker-tls", "broker.example:0", *data]) == 2
+    assert "other machines can reach broker.example:0" in capsys.readouterr().err
+
+
+def test_who_asks_clients_for_certificates_has_no_port_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = Authority(tmp_path).issue("server")
+    settings = f'[broker]\ntls_certificate = "{certificate}"\ntls_key = "{key}"\ntls_client_ca = "{certificate}"\n'
+    (tmp_path / "millstream.toml").write_text(settings, "utf-8")
+    data = ["--no-console", "--data", str(tmp_path)]
+    assert run(["serve", "--broker", "127.0.0.1:0", "--broker-tls", "127.0.0.1:0", *data]) == 2
+    assert "nobody would ask for one at 127.0.0.1:0: leave out --broker-tls" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--broker-tls", "127.0.0.1:0", "--no-broker-tls"], "leave out --no-broker and --no-broker-tls"),
+        (["--broker-tls", "127.0.0.1:0", "--no-broker"], "leave out --no-broker and --no-broker-tls"),
+        (["--broker-tls", "0.0.0.0:0"], "no certificate can be made for 0.0.0.0"),
+        (["--broker-tls", "bücher.example:0"], "no certificate can be made for 'bücher.example'"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(
+    tmp_path: Path, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(["serve", "--broker", "127.0.0.1:0", "--console", "127.0.0.1:0", *arguments, "--data", str(tmp_path)]) == 2
+    )
+    assert text in capsys.readouterr().err
+
+
+def test_the_console_keeps_the_port_that_it_was_given(tmp_path: Path, free: int) -> None:
+    with Serving(tmp_path, broker=f"127.0.0.1:{free}", arguments=["--console", f"127.0.0.1:{free + 1}"]) as node:
+        assert node.ready["console"] == f"http://127.0.0.1:{free + 1}"
+        assert node.ready["broker with TLS"] != f"127.0.0.1:{free + 1}"
+
+
+def test_a_certificate_that_cannot_be_written_stops_no_broker_unless_it_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / KEY).mkdir()
+    with Serving(tmp_path, broker=True) as node:
+        assert "broker with TLS" not in node.ready
+        assert any("the broker does not encrypt" in line for line in node.said)
 
 
 def test_the_certificate_is_made_anew_where_it_cannot_be_used(tmp_path: Path) -> None:
@@ -98,8 +140,11 @@ def test_the_certificate_is_made_anew_where_it_cannot_be_used(tmp_path: Path) ->
     first = own_tls(tmp_path, "127.0.0.1", clock)
     assert own_tls(tmp_path, "localhost", clock) == first
     assert stat.S_IMODE((tmp_path / KEY).stat().st_mode) == 0o600
+    assert own_tls(tmp_path, "0:0:0:0:0:0:0:1", clock) == first
     other_host = own_tls(tmp_path, "broker.example", clock)
     assert other_host != first
+    assert own_tls(tmp_path, "another.example", clock) != other_host
+    assert own_tls(tmp_path, "broker.example", clock) == own_tls(tmp_path, "another.example", clock), "it is for both"
     (tmp_path / CERTIFICATE).write_bytes(first.certificate)  # as if it had been cut off between the two files
     pair = own_tls(tmp_path, "127.0.0.1", clock)
     assert pair.key not in (first.key, other_host.key)

@@ -76,7 +76,7 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "g  dead after 4 attempts; waits 1s, 1m\n"
     for wrong, text in (
         ((), "give --max-attempts N"), (("--backoff", "soon"), "is not a duration"),
-        (("--backoff", "13h"), "each of them up to 12h"), (("--max-attempts", "0"), "1<=x<=1000"),
+        (("--backoff", "13h"), "more than 0 and up to 12h"), (("--max-attempts", "0"), "1<=x<=1000"),
     ):  # fmt: skip
         assert run(["group", "configure", "g", *wrong, *data]) == 2
         assert text in capsys.readouterr().err
@@ -87,7 +87,7 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
     [
         ("max_attempts = 0", "leave them out, or give them a value"),
         ("max_attempts = 1001", "delivered 1 to 1,000 times, not 1,001"),
-        ('backoff = ["0s"]', "each of them up to 12h"),
+        ('backoff = ["0s"]', "more than 0 and up to 12h"),
         ('backoff = ["1s", "x"]', "setting broker.backoff: 'x' is not a duration"),
     ],
 )

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -15,7 +14,7 @@ import msgspec
 
 from millstream.cli.common import log_options, store_options
 from millstream.console_settings import DEFAULT_ADDRESS
-from millstream.core.errors import InputError
+from millstream.core.errors import InputError, MillstreamError
 from millstream.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -90,29 +89,33 @@ def serve(
 
     if no_broker and no_console:
         raise NothingToServeError
-    places = None if no_broker else _places(settings, broker, broker_tls, encrypts=not no_broker_tls)
+    if broker_tls and (no_broker or no_broker_tls):
+        raise click.UsageError("--broker-tls says where the broker encrypts; leave out --no-broker and --no-broker-tls")
     if console is not None:
         settings = msgspec.structs.replace(settings, console=msgspec.structs.replace(settings.console, address=console))
     with Node.open(settings, create=True) as node, node.upkeep(_log.warning):
+        places = None if no_broker else _places(node, broker, broker_tls, encrypts=not no_broker_tls)
         asyncio.run(_serve(node, places, with_console=not no_console, chosen=console is not None))
         _log.info("stopped")
 
 
-def _places(settings: Settings, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
+def _places(node: Node, broker: str, broker_tls: str | None, *, encrypts: bool) -> _Places:
     """Where the broker listens, and where it encrypts: on loopback without a certificate of the settings as well."""
     from millstream.messaging.broker.endpoints import Place, is_free, is_loopback, read_place
+    from millstream.messaging.broker.own_certificate import own_tls
 
-    place = read_place(broker)
+    settings, place = node.settings, read_place(broker)
     if broker_tls:
         return place, read_place(broker_tls)
     if not encrypts or settings.broker.tls_certificate or not is_loopback(place):
         return place, None
-    if find_spec("cryptography") is None:
-        _log.warning("the broker does not encrypt: pip install 'millstream[messaging]'")
+    try:
+        own_tls(node.folder, place.host, node.clock)
+    except MillstreamError as error:  # nobody has asked for it
+        _log.warning("the broker does not encrypt: %s", error)
         return place, None
-    taken = {
-        read_place(address).port for address in (settings.console.address, settings.serve.registry_http) if address
-    }
+    others = filter(None, (settings.console.address, settings.serve.registry_http))
+    taken = {read_place(address).port for address in others}
     usual = Place(place.host, place.port + 1 if 0 < place.port < 65_535 else 0)
     return place, usual if usual.port not in taken and is_free(usual) else Place(place.host, 0)
 

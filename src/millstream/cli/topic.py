@@ -116,7 +116,10 @@ def describe_group(ask: Asks, name: str, as_json: bool) -> None:
     """Say how the group NAME stands with its topics, and how often messages are delivered to it."""
     groups = ask("Groups", name, list[GroupInfo])
     _print_groups(groups, as_json)
-    _print_rules(ask("GroupSpecs", name, list[GroupSpec]), as_json)
+    if not groups:  # it has rules of its own, and has consumed nothing yet
+        _print_rules(ask("GroupSpecs", name, list[GroupSpec]), as_json)
+    elif not as_json:
+        _print_rules([GroupSpec(name, groups[0].max_attempts, groups[0].backoff)], as_json)
 
 
 @group.command()

@@ -12,14 +12,15 @@ from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, sync: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file that takes the place of *path* when the block ends well, and vanishes when it does not.
 
+    *mode* says who may read it, as far as the process's own mask allows.
     With *sync* the bytes and the folder entry are on the disk when the block is left.
     """
     draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
-        with draft.open("xb") as file:
+        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             if sync:
                 file.flush()

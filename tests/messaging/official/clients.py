@@ -118,15 +118,20 @@ class Driver:
         """The bodies of the messages that the listener of *name* has ended with success, in order."""
         return [str(each.message["body"]) for each in self.told("end", name) if each.result == "success"]
 
-    def drain(self, name: str, count: int, seconds: float = 30.0, *, invisible: int = 10_000) -> list[dict[str, Any]]:
-        """*count* messages that the simple consumer *name* receives and acknowledges; fewer where no more come."""
+    def drain(
+        self, name: str, count: int, seconds: float = 30.0, *, invisible: int = 10_000, patient: bool = False
+    ) -> list[dict[str, Any]]:
+        """*count* messages that the simple consumer *name* receives and acknowledges; fewer where no more come.
+
+        Raises :class:`ClientError` where it fails; if *patient* it tries again.
+        """
         found: list[dict[str, Any]] = []
 
         def receive() -> bool:
-            messages = self.ask("receive", name=name, count=16, invisible=invisible)["messages"]
-            for message in messages:
-                self.ask("ack", name=name, number=message["number"])
-            found.extend(messages)
+            with contextlib.suppress(ClientError) if patient else contextlib.nullcontext():
+                for message in self.ask("receive", name=name, count=16, invisible=invisible)["messages"]:
+                    self.ask("ack", name=name, number=message["number"])
+                    found.append(message)
             return len(found) >= count
 
         with contextlib.suppress(TimeoutError):

@@ -82,7 +82,7 @@ class Keyring:
     def _verify(self, authorization: str, time: str, token: str) -> Access:
         found = _HEADER.fullmatch(authorization)
         name = found[1] if found else ""
-        key = self._keys.get(name) or self._keys.get(name.partition("/")[0])  # Go's client writes NAME//Rocketmq
+        key = self._keys.get(name) or self._keys.get(name.rsplit("/", 2)[0])  # Go's client writes NAME//Rocketmq
         proof = hmac.new((key.secret if key else "").encode(), time.encode(), hashlib.sha1).hexdigest()
         signed = hmac.compare_digest(proof.encode(), found[2].lower().encode() if found else b"")
         if key is None or not signed or not hmac.compare_digest(key.token.encode(), token.encode()):

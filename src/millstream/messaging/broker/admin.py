@@ -36,7 +36,8 @@ class TopicInfo(msgspec.Struct, frozen=True):
 
 class GroupInfo(msgspec.Struct, frozen=True):
     """How a group stands with a topic: ``done`` up to which message all is done, ``in_flight`` how many are not
-    although they were delivered, ``lag`` how many it has not seen, and how many ``consumers`` are connected.
+    although they were delivered, ``lag`` how many it has not seen, and how many ``consumers`` are connected. Messages
+    are delivered to it ``max_attempts`` times, with the pauses of ``backoff`` (microseconds) between.
     """
 
     group: str
@@ -45,6 +46,8 @@ class GroupInfo(msgspec.Struct, frozen=True):
     in_flight: int
     lag: int
     consumers: int
+    max_attempts: int = 0
+    backoff: tuple[int, ...] = ()
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
@@ -215,16 +218,16 @@ class Admin:
 
     def _topic_info(self, spec: TopicSpec) -> TopicInfo:
         groups = sorted(group for group, topic in self._core.journal.state.deliveries if topic == spec.name)
-        topic = self._core.topic(spec.name)
+        first, last = self._core.extent(spec.name)
         held = sum(hold.topic == spec.name for hold in self._core.journal.state.holds)
-        return TopicInfo(spec.name, spec.type, spec.queues, topic.last_id, groups, topic.first_id, held)
+        return TopicInfo(spec.name, spec.type, spec.queues, last, groups, first, held)
 
     def _group_info(self, group: str, topic: str) -> GroupInfo:
-        delivery = self._core.delivery(group, topic)
-        found = self._core.topic(topic)
+        delivery, rules = self._core.journal.state.delivery(group, topic), self._core.group(group)
         consumers = len(self._core.sessions.in_group(group))
-        lag = delivery.lag(found.first_id, found.last_id)
-        return GroupInfo(group, topic, delivery.done.pointer, len(delivery.flights), lag, consumers)
+        lag = delivery.lag(*self._core.extent(topic))
+        done, in_flight = delivery.done.pointer, len(delivery.flights)
+        return GroupInfo(group, topic, done, in_flight, lag, consumers, rules.max_attempts, rules.backoff)
 
 
 def _call(kind: Any, method: Callable[[Any], Awaitable[Any]]) -> Callable[[bytes], Awaitable[bytes]]:

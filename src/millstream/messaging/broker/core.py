@@ -9,7 +9,7 @@ from pyarrow import RecordBatch
 
 from millstream.core import tracing
 from millstream.core.clock import Clock
-from millstream.log import LogError, LogStore, Message, Writer, WriterBusyError
+from millstream.log import Log, LogError, LogNotFoundError, LogSpec, LogStore, Message, Writer, WriterBusyError
 from millstream.messaging.broker.checks import GroupSpec, Limits
 from millstream.messaging.broker.delivery import Delivery, ranges
 from millstream.messaging.broker.events import Finished, GroupConfigured, Hidden, Restarted, TopicDropped, TopicMade
@@ -31,20 +31,23 @@ _log = logging.getLogger(__name__)
 class Core:
     """Topics and groups of *store*, of whose journal and topics it is the one writer. For one event loop.
 
+    It takes the place of the core *before*, whose clients stay.
     Raises the log's ``WriterBusyError`` where another broker, or another writer of a topic, is at work.
     """
 
     def __init__(
-        self, store: LogStore, clock: Clock, limits: Limits | None = None, *, sessions: Sessions | None = None
+        self, store: LogStore, clock: Clock, limits: Limits | None = None, *, before: Core | None = None
     ) -> None:
         self.clock = clock
         self.limits = limits or Limits()
-        self.sessions = sessions or Sessions()
+        self.sessions: Sessions = Sessions() if before is None else before.sessions
+        self.questions: Questions = Questions() if before is None else before.questions
         self.wakes = Wakes()
-        self.questions = Questions()
         self._store = store
         self._topics: dict[str, Topic] = {}
         self.journal = Journal(store, clock.now(), self.limits)
+        if before is not None:
+            self.journal.state.take_connections(before.journal.state)
 
     @property
     def specs(self) -> Sequence[TopicSpec]:
@@ -72,6 +75,16 @@ class Core:
                     f"can be used ({error})",
                 ) from error
         return found
+
+    def extent(self, name: str) -> tuple[int, int]:
+        """The first and the last message that the topic *name* has; read from its log where it is not open."""
+        found: Topic | Log | None = self._topics.get(name)
+        if found is None:
+            try:
+                found = self._store.log(LogSpec(name), create=False)
+            except LogNotFoundError:
+                return 1, 0
+        return found.first_id, found.last_id
 
     def writer_of(self, name: str) -> Writer | None:
         """The writer of the log *name* where a topic has it open. From any thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 from collections import OrderedDict
@@ -25,6 +26,7 @@ _LONGEST_SLEEP: Final = 5.0  # seconds; then the clock is looked at again, which
 _AT_ONCE: Final = 512
 _REMEMBERED: Final = 10_000
 _RETRY_SECONDS: Final = 1.0
+_REFUSED_AGAIN: Final = 5 * MICROSECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -96,22 +98,30 @@ class Holding:
     async def _do_due(self) -> None:
         now = self._core.clock.now()
         due = [hold for hold in self._holds.take_due(now, _AT_ONCE) if not hold.ending]
+        plain = sorted((hold for hold in due if not hold.half), key=lambda hold: hold.id)
+        by_topic = [[hold for hold in plain if hold.topic == topic] for topic in dict.fromkeys(h.topic for h in plain)]
+        left = [*by_topic, *([hold] for hold in due if hold.half)]
         try:
-            await self._release([hold for hold in due if not hold.half])
-            for hold in due:
-                if hold.half:
-                    await self._ask(hold, now)
+            while left:
+                await self._do(left[0], now)
+                del left[0]
         except BaseException:
-            for hold in due:
+            for hold in itertools.chain.from_iterable(left):
                 self._holds.wait_until(hold, hold.due)
             raise
 
-    async def _release(self, holds: Sequence[Hold]) -> None:
-        """Put what was held back into its topics. To do it twice is harmless: topics remember message ids."""
-        for topic in dict.fromkeys(hold.topic for hold in holds):
-            await self._release_into(topic, sorted((h for h in holds if h.topic == topic), key=lambda hold: hold.id))
+    async def _do(self, holds: Sequence[Hold], now: int) -> None:
+        """Do what is due for *holds*, half messages or not, of one topic; later where that cannot be used now."""
+        try:
+            await (self._ask(holds[0], now) if holds[0].half else self._release(holds))
+        except RefusedError as refused:
+            _log.warning("%d held messages of the topic %s have to wait: %s", len(holds), holds[0].topic, refused)
+            for hold in holds:
+                self._holds.wait_until(hold, now + _REFUSED_AGAIN)
 
-    async def _release_into(self, topic: str, holds: Sequence[Hold]) -> None:
+    async def _release(self, holds: Sequence[Hold]) -> None:
+        """Put what was held back into its topic. To do it twice is harmless: topics remember message ids."""
+        topic = holds[0].topic
         if topic not in self._core.journal.state.topics:
             _log.warning("%d held messages of the dropped topic %s are dropped with it", len(holds), topic)
             await self._drop(holds)

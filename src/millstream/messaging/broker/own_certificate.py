@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,36 +31,55 @@ def own_tls(folder: Path, host: str, clock: Clock) -> ServerTls:
     (Rust's takes no certificate that is its own authority). Raises :class:`AccessError`
     where it cannot be written, and :class:`MissingExtraError` without the package that makes it.
     """
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (nothing listens here)
+        raise AccessError(
+            f"no certificate can be made for {host}, which is no name of this machine: set broker.tls_certificate and "
+            "broker.tls_key, or listen by name"
+        )
     files = BrokerSettings(tls_certificate=str(folder / CERTIFICATE), tls_key=str(folder / KEY))
     now = datetime.fromtimestamp(clock.now() / MICROSECONDS, UTC)
-    names = dict.fromkeys((host, "localhost", "127.0.0.1", "::1"))
+    names = {_normal(host), "localhost", "127.0.0.1", "::1"}
     try:
-        with holding(folder / f".{CERTIFICATE}.lock"):
-            found = _read(files, names, now)
-            if found is None:
-                _make(folder, list(names), now)
-                found = read_tls(files)
+        found, known = _read(files, now)
+        if found is None or not names <= known:
+            with holding(folder / f".{CERTIFICATE}.lock"):
+                found, known = _read(files, now)
+                if found is None or not names <= known:
+                    _make(folder, sorted(names | known), now)
+                    found = read_tls(files)
     except ImportError as error:
         raise MissingExtraError from error
+    except ValueError as error:
+        raise AccessError(f"no certificate can be made for {host!r}: {error}") from error
     except OSError as error:
-        raise AccessError(f"{folder / CERTIFICATE} cannot be written: {error.strerror}") from error
+        raise AccessError(
+            f"{folder / CERTIFICATE} cannot be written: {error.strerror}; leave it out with --no-broker-tls, or set "
+            "broker.tls_certificate and broker.tls_key"
+        ) from error
     assert found is not None
     return found
 
 
-def _read(files: BrokerSettings, names: dict[str, None], now: datetime) -> ServerTls | None:
-    """What *files* hold, if it is a certificate for all *names* and stays valid for a while."""
+def _read(files: BrokerSettings, now: datetime) -> tuple[ServerTls | None, set[str]]:
+    """What *files* hold and the names that it is for, if it is a certificate and stays valid for a while."""
     from cryptography import x509
 
     with contextlib.suppress(AccessError, ValueError, x509.ExtensionNotFound):
         found = read_tls(files)
         assert found is not None
         certificate = x509.load_pem_x509_certificate(found.certificate)
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        covered = {str(name.value) for name in extension.value}
-        if certificate.not_valid_after_utc > now + _RENEWED_BEFORE and covered.issuperset(names):
-            return found
-    return None
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if certificate.not_valid_after_utc > now + _RENEWED_BEFORE:
+            return found, {str(name.value) for name in names}
+    return None, set()
+
+
+def _normal(host: str) -> str:
+    """*host*, an address as certificates write it."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def _make(folder: Path, names: list[str], now: datetime) -> None:
@@ -85,8 +103,7 @@ def _make(folder: Path, names: list[str], now: datetime) -> None:
         return builder.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with replacing(folder / KEY) as file:  # the key first: a certificate without its key is no pair, and is made anew
-        os.fchmod(file.fileno(), 0o600)
+    with replacing(folder / KEY, mode=0o600) as file:  # first: a certificate without its key is no pair
         file.write(secret)
     with replacing(folder / CERTIFICATE) as file:
         file.write(signed(subject, key, is_authority=False) + signed(issuer, authority, is_authority=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -46,7 +47,6 @@ def _takes_seconds_for_milliseconds(agent: v2.UA) -> bool:
 
     Without any it tries a message again at once, or gives it up after one attempt if it has a message group.
     """
-    numbers = agent.version.split(".")
-    is_number = len(numbers) == 3 and all(number.isdecimal() for number in numbers)
-    version = tuple(map(int, numbers)) if is_number else ()
-    return agent.language == v2.NODE_JS and version <= _NODE_MILLISECONDS
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", agent.version)
+    version = tuple(map(int, found.groups())) if found else None
+    return agent.language == v2.NODE_JS and version is not None and version <= _NODE_MILLISECONDS

@@ -48,6 +48,8 @@ def ask_broker(place: Place, name: str, request: Any, kind: type[Result], option
         try:
             return read_answer(call(msgspec.json.encode(request), timeout=_SECONDS, metadata=headers), kind)
         except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                raise AnswerError(f"the broker at {place} is of an earlier release, and cannot do this") from error
             raise UnreachableError(f"no broker answers at {place}; is `millstream serve` running there?") from error
 
 

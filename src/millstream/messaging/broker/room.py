@@ -17,6 +17,7 @@ from millstream.messaging.broker.checks import Limits
 from millstream.messaging.broker.core import Core
 from millstream.messaging.broker.holding import Holding
 from millstream.messaging.broker.service import Service
+from millstream.messaging.broker.telemetry import Telemetry
 from millstream.messaging.errors import RefusedError
 from millstream.messaging.protocol import v2
 
@@ -61,6 +62,11 @@ class Room:
         return self._service
 
     @property
+    def telemetry(self) -> Telemetry:
+        """The streams on the present core, or on the last one while there is none."""
+        return self._service.telemetry
+
+    @property
     def admin(self) -> Admin:
         """What people ask, on the present core. Raises like :attr:`core`."""
         self._require_open()
@@ -96,12 +102,11 @@ class Room:
     async def _replace(self) -> None:
         _log.error("the broker's journal could not be written to; it is read again as soon as it can be")
         self._is_open = False
-        sessions = self._core.sessions
         with contextlib.suppress(LogError):
             await self.close()
         while True:
             try:
-                self._move_in(Core(self._store, self._clock, self._limits, sessions=sessions))
+                self._move_in(Core(self._store, self._clock, self._limits, before=self._core))
             except LogError as error:
                 _log.warning("the broker cannot go on yet: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -15,6 +15,7 @@ from millstream.messaging.broker.admin import ADMIN_SERVICE, Answer
 from millstream.messaging.broker.call import Call
 from millstream.messaging.broker.guard import check_admin, check_call
 from millstream.messaging.broker.room import Room
+from millstream.messaging.broker.telemetry import serve
 from millstream.messaging.errors import MessagingError, RefusedError
 from millstream.messaging.protocol import v2
 from millstream.messaging.protocol.batches import ACK, BATCH_SERVICE, RECEIVE, SEND, BatchMethod, write_answer
@@ -106,7 +107,7 @@ def _telemetry(gate: Gate) -> Any:
             await context.write(command)
             return
         session = room.core.sessions.see(call.client_id, room.core.clock.now(), call.access)
-        await room.service.telemetry.serve(session, call, requests, context.write)
+        await serve(lambda: room.telemetry, session, call, requests, context.write)
 
     return behaviour
 

@@ -48,6 +48,11 @@ class BrokerServer:
     ) -> None:
         self._keys = keys or Keyring()
         self._places = [(place, tls)] if tls_place is None else [(place, None), (tls_place, tls)]
+        if tls_place is not None and tls is not None and tls.client_ca is not None:
+            raise AccessError(
+                f"clients need a certificate (broker.tls_client_ca), and nobody would ask for one at {place}: leave "
+                "out --broker-tls, and it is encrypted there"
+            )
         for where, how in self._places:
             if not is_loopback(where) and not self._keys and (how is None or how.client_ca is None):
                 raise AccessError(

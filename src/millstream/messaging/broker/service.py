@@ -248,13 +248,15 @@ class Service:
         )
 
     def _polling_time(self, request: v2.ReceiveMessageRequest, call: Call) -> float:
-        """For how many seconds a receive is to wait: as it says, else as its client's settings do, as Go's leave it."""
+        """For how many seconds a receive is to wait: as it says, else as its client's settings do (Go's)."""
         if request.HasField("long_polling_timeout"):
             return request.long_polling_timeout.ToMicroseconds() / 1e6
         session = self._core.sessions.get(call.client_id)
-        if session is None or session.settings is None:
-            return 0.0
-        return session.settings[0].subscription.long_polling_timeout.ToMicroseconds() / 1e6
+        if session is not None and session.settings is not None:
+            declared = session.settings[0].subscription
+            if declared.HasField("long_polling_timeout"):
+                return declared.long_polling_timeout.ToMicroseconds() / 1e6
+        return self._core.limits.longest_poll / 1e6
 
     def _queues(self, topic: v2.Resource, asked: v2.Endpoints, call: Call) -> list[v2.MessageQueue]:
         name = full_name(topic, call.namespace)

@@ -30,7 +30,7 @@ def check_retries(max_attempts: int, backoff: Sequence[int], where: str) -> None
     if not 0 <= max_attempts <= _MOST_ATTEMPTS:
         raise RetryRuleError(f"{where}: a message is delivered 1 to {_MOST_ATTEMPTS:,} times, not {max_attempts:,}")
     if len(backoff) > _MOST_PAUSES or not all(0 < pause <= _LONGEST_PAUSE for pause in backoff):
-        raise RetryRuleError(f"{where}: backoff is up to {_MOST_PAUSES} lengths of time, each of them up to 12h")
+        raise RetryRuleError(f"{where}: backoff is up to {_MOST_PAUSES} lengths of time, more than 0 and up to 12h")
 
 
 class KeySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -63,7 +63,7 @@ class State:
             case Restarted(group, topic, first):
                 self.delivery(group, topic).restart(first)
             case GroupConfigured(group, max_attempts, backoff):
-                self.groups[group] = GroupSpec(group, max_attempts, backoff)
+                self._configure(GroupSpec(group, max_attempts, backoff))
             case OffsetMoved(group, topic, queue, offset):
                 self.offsets[group, topic, queue] = offset
             case TopicMade(topic, kind, queues):
@@ -90,6 +90,15 @@ class State:
         kept = [number for first, last in self._kept_holds.ids for number in range(first, last + 1)]
         return [number for number in kept if number not in self._free_holds], self._kept_holds.upto
 
+    def take_connections(self, before: State) -> None:
+        """The connections are still there by which messages went out that the state *before* knows too."""
+        for key, delivery in self.deliveries.items():
+            known = before.deliveries[key].flights if key in before.deliveries else {}
+            for flight in delivery.flights.values():
+                found = known.get(flight.id)
+                if found is not None and found.token == flight.token:
+                    flight.connection = found.connection
+
     def forget_recovery(self) -> None:
         """Let go of what only the recovery needed."""
         self._free_holds.clear()
@@ -113,6 +122,12 @@ class State:
         delivery.finish(event.skipped)
         loan = Loan(number, event.until, event.at, event.client, event.renew, event.attempt_id)
         delivery.lend((each for first, last in event.ids for each in range(first, last + 1)), loan)
+
+    def _configure(self, spec: GroupSpec) -> None:
+        if spec == GroupSpec(spec.name):
+            self.groups.pop(spec.name, None)
+        else:
+            self.groups[spec.name] = spec
 
     def _drop(self, topic: str) -> None:
         self.topics.pop(topic, None)

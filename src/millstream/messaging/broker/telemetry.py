@@ -31,31 +31,24 @@ Write = Callable[["v2.TelemetryCommand"], Awaitable[Any]]
 
 
 class Telemetry:
-    """Keeps the streams of the clients of *core*."""
+    """What is said on the streams of the clients of *core*."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def serve(
-        self, session: Session, call: Call, requests: AsyncIterator[v2.TelemetryCommand], write: Write
-    ) -> None:
-        """Answer what comes from a client until it closes the stream; send what others put on it."""
-        commands: asyncio.Queue[v2.TelemetryCommand] = asyncio.Queue()
-        sender = asyncio.ensure_future(_send(commands, write))
-        try:
-            with session.stream(commands, call.connection, self._core.clock.now()):
-                async for request in requests:
-                    session.see(call.connection, self._core.clock.now())
-                    if request.HasField("settings"):
-                        await _hold_back(session, request.settings, call.namespace)
-                        for command in answers(self.settle(session, request.settings, call.namespace)):
-                            commands.put_nowait(command)
-                    else:
-                        self._core.questions.answer(session, request)
-        finally:
-            sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sender
+    def take(self, session: Session, call: Call, request: v2.TelemetryCommand) -> list[v2.TelemetryCommand]:
+        """Take what came from a client; what it is answered."""
+        session.see(call.connection, self._core.clock.now())
+        if request.HasField("settings"):
+            return answers(self.settle(session, request.settings, call.namespace))
+        self._core.questions.answer(session, request)
+        return []
+
+    def open(
+        self, session: Session, call: Call, commands: asyncio.Queue[v2.TelemetryCommand]
+    ) -> contextlib.AbstractContextManager[None]:
+        """The stream of *call*, by which *commands* reach a client, for the length of the block."""
+        return session.stream(commands, call.connection, self._core.clock.now())
 
     def settle(self, session: Session, declared: v2.Settings, namespace: str = "") -> v2.TelemetryCommand:
         """Take down what a client *declared*; the settings that it is to keep to.
@@ -107,6 +100,32 @@ class Telemetry:
     def _has_order(self, topics: frozenset[str]) -> bool:
         specs = self._core.journal.state.topics
         return any(specs[topic].type == "FIFO" for topic in topics if topic in specs)
+
+
+async def serve(
+    present: Callable[[], Telemetry],
+    session: Session,
+    call: Call,
+    requests: AsyncIterator[v2.TelemetryCommand],
+    write: Write,
+) -> None:
+    """Answer what comes from a client until it closes the stream; send what others put on it.
+
+    *present* is what answers: a stream may outlive the core that was there when it was opened.
+    """
+    commands: asyncio.Queue[v2.TelemetryCommand] = asyncio.Queue()
+    sender = asyncio.ensure_future(_send(commands, write))
+    try:
+        with present().open(session, call, commands):
+            async for request in requests:
+                if request.HasField("settings"):
+                    await _hold_back(session, request.settings, call.namespace)
+                for command in present().take(session, call, request):
+                    commands.put_nowait(command)
+    finally:
+        sender.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sender
 
 
 def long_poll(limits: Limits, asked: float, left: float | None) -> float:
