@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -26,9 +27,21 @@ IMPATIENT = Limits(shortest=1_000_000, max_attempts=4, backoff=(1_000_000,), fir
 
 
 class BrokerProcess:
-    """A broker on the log store *url*, on the same port of loopback each time it is started."""
+    """A broker on the log store *url*, on the same port of loopback each time it is started.
 
-    def __init__(self, url: str, limits: Limits = IMPATIENT) -> None:
+    *python* begins its command (:func:`~millstream.testing.disk.small.on_a_small_disk`), *environment* is that of its
+    process.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        limits: Limits = IMPATIENT,
+        *,
+        python: Sequence[str] = (sys.executable,),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._python, self._environment = python, environment
         self.url = url
         self.port = 0
         self._limits = msgspec.json.encode(limits).decode()
@@ -48,9 +61,9 @@ class BrokerProcess:
     def start(self, death: Death | None = None) -> None:
         """Start it and wait until it accepts calls. It dies by itself at *death*; :meth:`wait` returns then."""
         self.kill()
-        command = [sys.executable, "-m", __name__, self.url, str(self.port), self._limits]
+        command = [*self._python, "-m", __name__, self.url, str(self.port), self._limits]
         command.append(msgspec.json.encode(death).decode())
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=self._environment, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

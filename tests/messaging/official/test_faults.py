@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from official.traffic import TOPICS, Traffic
 
 from millstream.core.clock import SystemClock
 from millstream.testing.brokers import IMPATIENT, BrokerProcess
+from millstream.testing.disk.shim import DiskFaults, build_shim
+from millstream.testing.disk.small import on_a_small_disk
 from millstream.testing.mortal_calls import Death
 from millstream.testing.waiting import until
 from suite.sizes import sized
@@ -34,14 +37,23 @@ OPEN_STREAMS_AGAIN = ("java", "node")
 pytestmark = pytest.mark.timeout(4000)
 
 
+@contextlib.contextmanager
+def serving_topics(broker: BrokerProcess) -> Iterator[None]:
+    """*broker* with the topics of the traffic, until the block ends."""
+    broker.start()
+    try:
+        for topic, kind in TOPICS.items():
+            broker.make_topic(topic, kind, 1)
+        yield
+    finally:
+        broker.kill()
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(f"segments:///{tmp_path / 'logs'}", LIMITS)
-    process.start()
-    for topic, kind in TOPICS.items():
-        process.make_topic(topic, kind, 1)
-    yield process
-    process.kill()
+    with serving_topics(process):
+        yield process
 
 
 @contextlib.contextmanager
@@ -109,6 +121,63 @@ def test_p2_p4_a_broker_that_stops_for_seconds(client: OfficialClient, broker: B
         traffic.settle()
         broker.kill()
         traffic.check()
+
+
+@pytest.mark.parametrize("client", NEWEST, ids=lambda client: client.language)
+def test_p2_p4_a_broker_on_a_slow_disk_that_dies_as_well(
+    client: OfficialClient, drivers: Drivers, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    slow = DiskFaults(disk, slow_ms=150).environment(build_shim(tmp_path))
+    broker = BrokerProcess(f"segments:///{disk}", LIMITS, environment=slow)
+    with serving_topics(broker), flowing(broker, drivers, client) as traffic:
+        for _ in range(sized(ci=2, long=10)):
+            more(traffic, 10)
+            broker.kill()
+            broker.start()
+        more(traffic, 10)
+        traffic.settle()
+        broker.kill()
+        traffic.check()
+
+
+@pytest.mark.parametrize("client", NEWEST, ids=lambda client: client.language)
+def test_p2_p4_a_broker_whose_disk_runs_full_and_has_room_again(
+    client: OfficialClient, drivers: Drivers, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    broker = BrokerProcess(f"segments:///{disk}/logs", LIMITS, python=on_a_small_disk(disk, "size=100m"))
+    with serving_topics(broker), flowing(broker, drivers, client) as traffic:
+        inside = Path(f"/proc/{broker.pid}/root") / disk.relative_to("/")
+        for turn in range(sized(ci=2, long=5)):
+            more(traffic, 10)
+            ballast, refused = inside / f"ballast-{turn}", traffic.refused
+            until(
+                lambda ballast=ballast, refused=refused: is_refused(traffic, ballast, refused), "refusals", seconds=60
+            )
+            ballast.unlink()
+        more(traffic, 10)
+        traffic.settle()
+        shutil.copytree(inside / "logs", tmp_path / "copy")
+        broker.kill()
+        traffic.check(f"segments:///{tmp_path / 'copy'}")
+
+
+def is_refused(traffic: Traffic, ballast: Path, before: int) -> bool:
+    """Whether more sends were refused than *before*; the broker's reserve gives it room for a while."""
+    fill(ballast)
+    return traffic.refused > before
+
+
+def fill(ballast: Path) -> None:
+    """Let *ballast* take all the room that its disk has left."""
+    with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    pass
 
 
 def test_p2_p4_mixed_clients_for_an_hour_with_a_kill_every_two_minutes(broker: BrokerProcess, drivers: Drivers) -> None:

@@ -42,6 +42,7 @@ class Traffic:
         self._errors: list[BaseException] = []
         self._lock = threading.Lock()
         self.confirmed: dict[str, set[str]] = {topic: set() for topic in TOPICS}
+        self.refused = 0
         self._received: list[tuple[str, str]] = []  # topic and body, by simple consumers
 
     def __enter__(self) -> Self:
@@ -86,11 +87,11 @@ class Traffic:
             for event in driver.told("begin", "c"):
                 yield str(event.message["topic"]), str(event.message["body"])
 
-    def check(self) -> dict[str, int]:
-        """Assert what must hold; figures of what happened. The broker must not run."""
+    def check(self, url: str = "") -> dict[str, int]:
+        """Assert what must hold; figures of what happened. The broker's store, or its copy at *url*, is at rest."""
         lent: defaultdict[tuple[str, int], int] = defaultdict(int)
         finished: set[tuple[str, int]] = set()
-        with open_store(self._broker.url, read_only=True) as store:
+        with open_store(url or self._broker.url, read_only=True) as store:
             names = {
                 (topic, message.id): message_id(message)
                 for topic in TOPICS
@@ -167,6 +168,8 @@ class Traffic:
         try:
             driver.ask("send", name="p", topic=topic, body=body, group=group)
         except ClientError:
+            with self._lock:
+                self.refused += 1
             return False
         return True
 
