@@ -1,7 +1,7 @@
 """A broker in a process of its own, to be killed and started again: for tests of clients, ours and yours.
 
-``python -m millstream.testing.brokers STORE-URL PORT LIMITS-JSON DEATH-JSON`` is that process; it prints its port when
-it accepts calls.
+``python -m millstream.testing.brokers STORE-URL PORT LIMITS-JSON DEATH-JSON CALLS`` is that process; it prints its port
+when it accepts calls.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,7 @@ from millstream.messaging.broker.endpoints import Place
 from millstream.messaging.broker.remote import ask_broker
 from millstream.messaging.broker.server import BrokerServer
 from millstream.messaging.broker.topic import TopicSpec
+from millstream.testing.call_log import CallLog
 from millstream.testing.mortal_calls import Death, MortalCalls
 
 IMPATIENT = Limits(shortest=1_000_000, max_attempts=4, backoff=(1_000_000,), first_check=500_000, check_every=1_000_000)
@@ -30,7 +32,7 @@ class BrokerProcess:
     """A broker on the log store *url*, on the same port of loopback each time it is started.
 
     *python* begins its command (:func:`~millstream.testing.disk.small.on_a_small_disk`), *environment* is that of its
-    process.
+    process; what clients and it say goes into the file *calls*.
     """
 
     def __init__(
@@ -40,8 +42,9 @@ class BrokerProcess:
         *,
         python: Sequence[str] = (sys.executable,),
         environment: Mapping[str, str] | None = None,
+        calls: Path | None = None,
     ) -> None:
-        self._python, self._environment = python, environment
+        self._python, self._environment, self._calls = python, environment, str(calls or "")
         self.url = url
         self.port = 0
         self._limits = msgspec.json.encode(limits).decode()
@@ -62,7 +65,7 @@ class BrokerProcess:
         """Start it and wait until it accepts calls. It dies by itself at *death*; :meth:`wait` returns then."""
         self.kill()
         command = [*self._python, "-m", __name__, self.url, str(self.port), self._limits]
-        command.append(msgspec.json.encode(death).decode())
+        command += [msgspec.json.encode(death).decode(), self._calls]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=self._environment, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -89,8 +92,8 @@ class BrokerProcess:
         ask_broker(self.place, "MakeTopic", TopicSpec(name, kind, queues), TopicInfo)
 
 
-async def _serve(url: str, port: int, limits: Limits, death: Death | None) -> None:
-    mortal = [] if death is None else [MortalCalls(death)]
+async def _serve(url: str, port: int, limits: Limits, death: Death | None, calls: str) -> None:
+    mortal = [*([CallLog(Path(calls))] if calls else ()), *([MortalCalls(death)] if death is not None else ())]
     with open_store(url) as store:
         async with BrokerServer(store, Place("127.0.0.1", port), limits=limits, interceptors=mortal) as server:
             print(server.port, flush=True)
@@ -100,4 +103,4 @@ async def _serve(url: str, port: int, limits: Limits, death: Death | None) -> No
 if __name__ == "__main__":
     _limits = msgspec.json.decode(sys.argv[3], type=Limits)
     _death = msgspec.json.decode(sys.argv[4], type=Death | None)
-    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), _limits, _death))
+    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), _limits, _death, sys.argv[5]))

@@ -14,17 +14,29 @@ from official.known import CLIENTS
 from millstream.core.durable import holding
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "messaging.md"
+EXCHANGES = DOCUMENT.with_name("explanation") / "client-faults.md"
+LINES = 16
+PROOFS = """# Faults of official clients
+
+What official RocketMQ clients cannot do, or do wrong by themselves, as `make test-clients` saw it: the numbers of the
+[table](../messaging.md#official-clients). Written by that run.
+"""
 BEGIN, END = "<!-- clients: written by make test-clients -->\n", "<!-- end of clients -->\n"
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """What came of a flow, which is ``about`` something, with a client: ``yes``, ``its own`` fault, or ``failed``."""
+    """What came of a flow, which is ``about`` something, with a client: ``yes``, ``its own`` fault, or ``failed``.
+
+    Where it was the client's own, ``seen`` is how it failed, and ``exchange`` what it and the broker said meanwhile.
+    """
 
     flow: str
     about: str
     client: str
     result: str
     text: str
+    seen: str = ""
+    exchange: Sequence[str] = ()
 
 
 def note(cache: str, cell: Cell) -> None:
@@ -48,6 +60,19 @@ def render(cells: Sequence[Cell]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_exchanges(cells: Sequence[Cell]) -> str:
+    """What was said where a client failed by itself: for each such fault the end of the last exchange."""
+    found = {cell.text: cell for cell in cells if cell.result == "its own"}
+    parts = [PROOFS]
+    for cell in found.values():
+        parts += [f"## {cell.text}", "", f"{cell.client}: *{cell.about.strip()}* It ended with", "", "```text"]
+        parts += [cell.seen[:600].rstrip(), "```", ""]
+        if cell.exchange:
+            parts += ["and these were the last messages, `>` to the broker and `<` from it:", "", "```text"]
+            parts += [*cell.exchange[-LINES:], "```", ""]
+    return "\n".join(parts)
+
+
 def _cell(cell: Cell | None, notes: dict[str, int]) -> str:
     if cell is None:
         return "–"
@@ -63,6 +88,7 @@ def main(cache: Path) -> None:
     text = DOCUMENT.read_text("utf-8")
     pattern = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
     assert pattern.search(text), f"{DOCUMENT} has no place for the table"
+    EXCHANGES.write_text(render_exchanges(cells), "utf-8")
     DOCUMENT.write_text(pattern.sub(lambda _: BEGIN + "\n" + render(cells) + "\n" + END, text), "utf-8")
 
 
