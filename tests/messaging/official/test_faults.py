@@ -34,7 +34,7 @@ METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
 OPEN_STREAMS_AGAIN = ("java", "node")
 """Clients that open their telemetry stream again at once; the others do so after minutes, or never."""
 
-pytestmark = pytest.mark.timeout(4000)
+pytestmark = pytest.mark.timeout(7200)
 
 
 @contextlib.contextmanager
