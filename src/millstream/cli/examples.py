@@ -29,6 +29,7 @@ millstream topic create orders --type FIFO
 millstream topic delete orders
 millstream topic describe orders
 millstream topic list --json
+millstream group configure billing --max-attempts 5 --backoff 1s,10s,1m
 millstream group describe billing
 millstream group list
 millstream group reset billing --topic orders --time 1795305600000000
