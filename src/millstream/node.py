@@ -179,7 +179,7 @@ class Node(MillNode):
         Raises :class:`~millstream.messaging.errors.AccessError` where its keys or certificates cannot be used.
         """
         from millstream.messaging.broker.access import read_keyring
-        from millstream.messaging.broker.checks import Limits
+        from millstream.messaging.broker.checks import limits_of
         from millstream.messaging.broker.own_certificate import own_tls
         from millstream.messaging.broker.server import BrokerServer
         from millstream.messaging.broker.tls import read_tls
@@ -188,7 +188,7 @@ class Node(MillNode):
         keys, tls = read_keyring(settings.keys), read_tls(settings)
         if tls is None and tls_place is not None:
             tls = own_tls(self.folder, tls_place.host, self.clock)
-        limits = Limits(max_attempts=settings.max_attempts, backoff=settings.backoff)
+        limits = limits_of(settings)
         return BrokerServer(self.store, place, clock=self.clock, limits=limits, keys=keys, tls=tls, tls_place=tls_place)
 
     # Batching

@@ -14,7 +14,7 @@ from millstream.core.amounts import format_duration, parse_duration
 from millstream.core.errors import InputError
 from millstream.log import WriterBusyError
 from millstream.messaging.broker.admin import GroupChange, GroupInfo, Restart, TopicInfo
-from millstream.messaging.broker.checks import GroupSpec, Limits
+from millstream.messaging.broker.checks import GroupSpec, limits_of
 from millstream.messaging.broker.endpoints import read_place
 from millstream.messaging.broker.remote import ask_broker, ask_store
 from millstream.messaging.broker.topic import TYPES, TopicSpec
@@ -169,8 +169,7 @@ def _ask(settings: Settings, endpoint: str | None, options: Options, name: str, 
         settings.folder.mkdir(parents=True, exist_ok=True)
     try:
         with open_store(settings.log_url) as store:
-            limits = Limits(max_attempts=settings.broker.max_attempts, backoff=settings.broker.backoff)
-            return ask_store(store, name, request, kind, limits=limits)
+            return ask_store(store, name, request, kind, limits=limits_of(settings.broker))
     except WriterBusyError as error:
         raise WriterBusyError(f"a broker has these topics open; ask it, with --broker HOST:PORT ({error})") from error
 

@@ -68,7 +68,7 @@ def _of_held_messages(messages: Sequence[Message], _: bool) -> bool:
 
 
 def _of_a_queue(messages: Sequence[Message], by_keeper: bool) -> bool:
-    """A task may be any body, so that it is one only by the keeper's word, or with word of what became of tasks."""
+    """A task may be any body, so that it is one only by the keeper's word, or with an event of a task beside it."""
     return _is_event(messages[0]) or (messages[0].key == "put" and (by_keeper or any(map(_is_event, messages))))
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from millstream.messaging.broker.delivery import RENEW_STEP
 from millstream.messaging.broker.names import enum_name
-from millstream.messaging.broker.settings import BACKOFF, MAX_ATTEMPTS, check_retries
+from millstream.messaging.broker.settings import BACKOFF, MAX_ATTEMPTS, BrokerSettings, check_retries
 from millstream.messaging.broker.stored import PREFIX
 from millstream.messaging.broker.topic import TopicSpec
 from millstream.messaging.errors import RefusedError
@@ -81,6 +81,11 @@ class Limits(msgspec.Struct, frozen=True):
     snapshot_after: int = 20_000
     most_bytes: int = 32 << 20
     most_waiting: int = 10_000
+
+
+def limits_of(settings: BrokerSettings) -> Limits:
+    """The limits of a broker with these *settings*."""
+    return Limits(max_attempts=settings.max_attempts, backoff=settings.backoff)
 
 
 def check_client_type(kind: int) -> None:

@@ -142,6 +142,8 @@ class Receiving:
             if not search.ids:
                 return []
             token = self._lend(ask, search, now)
+            if ask.renew:
+                delivery.carry(search.ids, ask.connection)
             given: list[Given] | Run
             if search.run_found is not None:
                 given = Run(search.run_found.arrow, token)
@@ -165,10 +167,7 @@ class Receiving:
             ask.attempt_id,
             ranges(sorted(search.skipped)),
         )
-        token = self._core.journal.record(lent)
-        if ask.renew:
-            search.delivery.carry(lent.ids, ask.connection)
-        return token
+        return self._core.journal.record(lent)
 
     async def _confirm(self, ask: Ask, token: int, ids: Ranges) -> None:
         try:
@@ -185,12 +184,12 @@ class Receiving:
 class _Search:
     """One look for messages: ``found`` are to be given, ``skipped`` are ids that the group has no use for.
 
-    Or ``run_found`` is what is to be given, all at once. ``delivery`` is how the group stands.
+    Or ``run_found`` is what is to be given, all at once.
     """
 
     def __init__(self, core: Core, delivery: Delivery, ask: Ask) -> None:
         self._core = core
-        self.delivery = delivery
+        self._delivery = delivery
         self._ask = ask
         self._topic: Topic = core.topic(ask.topic)
         self.found: list[Message] = []
@@ -207,29 +206,29 @@ class _Search:
         return ranges(sorted(message.id for message in self.found))
 
     async def run(self) -> None:
-        if self.delivery.fifo:
+        if self._delivery.fifo:
             await self._from_lines()
         else:
             await self._from_anywhere()
         if self.skipped and not self.found and self.run_found is None:
-            self.delivery.finish(ranges(sorted(self.skipped)))
+            self._delivery.finish(ranges(sorted(self.skipped)))
 
     async def _from_anywhere(self) -> None:
-        begin, back = self.delivery.next, list[int]()
+        begin, back = self._delivery.next, list[int]()
         try:
-            while not self._is_full and (ids := self.delivery.returning(min(self._missing, _AT_ONCE))):
+            while not self._is_full and (ids := self._delivery.returning(min(self._missing, _AT_ONCE))):
                 back += ids
                 await self._read(await self._without_exhausted(ids))
             while not self._is_full and await self._next_page():
                 pass
         except BaseException:
-            self.delivery.put_back(number for number in back if number in self.delivery.flights)
-            self.delivery.next = begin
+            self._delivery.put_back(number for number in back if number in self._delivery.flights)
+            self._delivery.next = begin
             raise
 
     async def _next_page(self) -> bool:
         """Look at the next messages that nobody was given yet; False at the end."""
-        first, last = self.delivery.next, self._topic.last_id
+        first, last = self._delivery.next, self._topic.last_id
         if first > last or len(self.skipped) > _SKIP_AT_MOST:
             return False
         reach = self._missing if self._ask.wanted is None else _PAGE
@@ -244,8 +243,8 @@ class _Search:
             for message in messages:
                 if self._is_full:
                     break
-                self.delivery.next = message.id + 1
-                if self.delivery.is_new(message.id):
+                self._delivery.next = message.id + 1
+                if self._delivery.is_new(message.id):
                     self._take_or_skip(message)
         return True
 
@@ -253,24 +252,24 @@ class _Search:
         """Take *run* as it is if it is worth it and nothing in it has to be looked at; whether that was so."""
         if not self._ask.columns or self._ask.wanted is not None or self.found or self.skipped:
             return False
-        if len(run) < min(self._missing, _RUN) or not self.delivery.are_new_from(run.first_id):
+        if len(run) < min(self._missing, _RUN) or not self._delivery.are_new_from(run.first_id):
             return False
         if run.body_bytes >= MOST_BYTES:
             return False
         self.run_found = run
-        self.delivery.next = run.first_id + len(run)
+        self._delivery.next = run.first_id + len(run)
         return True
 
     def _take_all(self, messages: Sequence[Message]) -> bool:
         """Take *messages* together if none of them has to be looked at; whether that was so."""
-        if self._ask.wanted is not None or not messages or not self.delivery.are_new_from(messages[0].id):
+        if self._ask.wanted is not None or not messages or not self._delivery.are_new_from(messages[0].id):
             return False
         size = sum(len(message.body) for message in messages)
         if self._bytes + size >= MOST_BYTES:
             return False
         self.found += messages
         self._bytes += size
-        self.delivery.next = messages[-1].id + 1
+        self._delivery.next = messages[-1].id + 1
         return True
 
     @property
@@ -304,39 +303,39 @@ class _Search:
 
     async def _from_lines(self) -> None:
         ask = self._ask
-        ids = self.delivery.heads(ask.count, runs=ask.runs)
+        ids = self._delivery.heads(ask.count, runs=ask.runs)
         while len(ids) < ask.count and await self._line_up_page():
-            ids = self.delivery.heads(ask.count, runs=ask.runs)
+            ids = self._delivery.heads(ask.count, runs=ask.runs)
         living = await self._without_exhausted(sorted(ids))
         for start in range(0, len(living), _AT_ONCE):
             if not self._is_full:
                 await self._read(living[start : start + _AT_ONCE])
 
     async def _line_up_page(self) -> bool:
-        first, last = self.delivery.next, self._topic.last_id
-        if first > last or self.delivery.lined_up >= LOOK_AHEAD:
+        first, last = self._delivery.next, self._topic.last_id
+        if first > last or self._delivery.lined_up >= LOOK_AHEAD:
             return False
         messages = await self._topic.pages.read(first, min(last, first + _PAGE - 1))
         if not messages:
             self._pass_over_trimmed(first)
         for message in messages:
-            if message.id not in self.delivery.flights and not self._is_wanted(message):
-                self.delivery.finish([(message.id, message.id)])
-                self.delivery.next = message.id + 1
+            if message.id not in self._delivery.flights and not self._is_wanted(message):
+                self._delivery.finish([(message.id, message.id)])
+                self._delivery.next = message.id + 1
                 self.skipped.append(message.id)
             else:
-                self.delivery.line_up(message.id, message_group(message))
+                self._delivery.line_up(message.id, message_group(message))
         return True
 
     def _pass_over_trimmed(self, first: int) -> None:
         """The group is done with what its topic no longer has."""
         begin = max(self._topic.first_id, first + 1)
-        self.delivery.finish([(first, begin - 1)])
-        self.delivery.next = begin
+        self._delivery.finish([(first, begin - 1)])
+        self._delivery.next = begin
 
     async def _without_exhausted(self, ids: Sequence[int]) -> list[int]:
         """*ids* without those that were delivered as often as they may be; those are dead now."""
-        flights, most = self.delivery.flights, self._core.group(self._ask.group).max_attempts
+        flights, most = self._delivery.flights, self._core.group(self._ask.group).max_attempts
         dead = [number for number in ids if number in flights and self._is_exhausted(flights[number], most)]
         if dead:
             reason = f"delivered {most} times and never acknowledged"
