@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 3
 PART ?= 1/1
 unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start compiles the code anew
 
-.PHONY: help demo test test-all test-clients test-heavy test-long test-long-status screenshots check bench docs proto openapi requirements clean
+.PHONY: help demo test test-all test-clients test-reference test-heavy test-long test-long-status screenshots check bench docs proto openapi requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -39,6 +39,9 @@ test-clients: $(VENV)/.dev ## Run the official RocketMQ clients of five language
 	@rm -f build/clients/cells.jsonl; mkdir -p build/clients
 	MILLSTREAM_TEST_CLIENTS=build/clients MILLSTREAM_TEST_SIZE=ci $(PYTEST) tests/messaging/official $(ARGS); status=$$?; \
 	PYTHONPATH=tests:tests/messaging:tests/cli $(BIN)/python -m official.table build/clients && exit $$status
+
+test-reference: $(VENV)/.dev ## Compare with Sidetree's reference implementation; needs npm (MILLSTREAM_TEST_SIZE=long: 5 minutes)
+	MILLSTREAM_TEST_REFERENCE=build/reference $(BIN)/python -m pytest tests/anchoring/reference $(ARGS)
 
 test-long: $(VENV)/.dev ## Run all tiers at their long size; PART=2/6 for the second of six parts, of an hour at most
 	$(prepare-tests)

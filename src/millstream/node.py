@@ -271,7 +271,7 @@ class Node(MillNode):
     @locked_cached_property
     def registry(self) -> IdentifierRegistry:
         """This process as an instance of the registry of identifiers; not started."""
-        from millstream.anchoring.registry import Registry, RegistryDatabase, Version, Versions
+        from millstream.anchoring.registry import Registry, RegistryDatabase, network_versions
         from millstream.anchoring.registry.service import instance_name
 
         settings = self.settings.registry
@@ -281,7 +281,7 @@ class Node(MillNode):
             self.registry_ledger,
             instance=instance_name(),
             settings=settings.parameters,
-            versions=Versions([Version("1.0", settings.network)]),
+            versions=network_versions(settings.network),
             broker=self.queue("operation") if self.settings.queue.broker else None,
         )
 

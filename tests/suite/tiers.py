@@ -16,7 +16,7 @@ import pytest
 
 DEFAULT = "default"
 TIERS = {
-    "clients": "official clients of other languages, fetched and built: `make test-clients` alone collects them",
+    "clients": "official clients of other languages, fetched and built: `make test-clients`, `make test-reference`",
     "acceptance": "the demo, the README, tutorials and how-to guides, run as a user runs them",
     "browser": "pages in a real browser",
     "spark": "jobs on a real Spark session",
@@ -28,7 +28,7 @@ TIERS = {
 FIXTURES = {
     "mariadb": "served", "postgresql": "served", "rabbitmq": "served", "swift": "served", "moto": "served",
     "mosquitto": "served", "careful_mosquitto": "served",
-    "drivers": "clients", "spark": "spark", "undisturbed": "acceptance", "browser": "browser",
+    "drivers": "clients", "reference": "clients", "spark": "spark", "undisturbed": "acceptance", "browser": "browser",
 }  # fmt: skip
 """Fixtures that start something, and the tier of the tests that ask for them."""
 

@@ -43,16 +43,24 @@ def canonical_decoded(value: Any) -> bytes:
 
     Several times faster for what has no numbers and no text beyond ASCII. Raises :class:`CanonicalError`.
     """
+    data = plain_json(value)
+    return canonical_json(value) if data is None else data
+
+
+def plain_json(value: Any) -> bytes | None:
+    """The canonical JSON of a decoded *value* without numbers and text beyond ASCII; None for all others.
+
+    What might be a number, a key beyond ASCII or nested too deeply counts as one of the others.
+    """
     try:
         data = _sorted.encode(value)
     except (TypeError, ValueError, RecursionError):
-        return canonical_json(value)
-    # What might be a number, a key beyond ASCII or nested too deeply is looked at again, piece by piece.
+        return None
     shape = data.translate(_SHAPE)
     numbers = b":0" in shape or shape.startswith(b"0")
     if data.isascii() and not numbers and data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return data
-    return canonical_json(value)
+    return None
 
 
 def parse_canonical(data: bytes) -> Any:

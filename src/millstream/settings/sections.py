@@ -11,7 +11,7 @@ import msgspec
 
 from millstream.anchoring.registry.settings import OperationQueueSettings
 from millstream.anchoring.registry.settings import RegistrySettings as Parameters
-from millstream.anchoring.sidetree.profile import PATCH_ACTIONS, PROFILES, Profile
+from millstream.anchoring.sidetree.profile import ALGORITHMS, PATCH_ACTIONS, PROFILES, Profile
 from millstream.batching.config import BatchConfig, ConflictCut, Late
 from millstream.batching.rulebook import OVERRIDABLE, Rulebook, overrides_of
 from millstream.console_settings import ConsoleSettings
@@ -99,14 +99,17 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared by several instances), or in the node's own.
 
     ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that, ``patches`` are actions that are
-    allowed beside its own (``ietf-json-patch``), and ``cid`` is how batch files are named: ``raw``, ``unixfs-v1`` or
-    ``unixfs-v0``. The others are the parameters of :class:`millstream.anchoring.registry.RegistrySettings`.
+    allowed beside its own (``ietf-json-patch``), ``algorithms`` are signature algorithms beside its own (``EdDSA``),
+    which the reference implementation of Sidetree does not read, and ``cid`` is how batch files are named: ``raw``,
+    ``unixfs-v1`` or ``unixfs-v0``. The others are the parameters of
+    :class:`millstream.anchoring.registry.RegistrySettings`.
     """
 
     database: str = ""
     profile: str = "sidetree"
     method: str = ""
     patches: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
     cid: CidForm = CidForm.RAW
     batch_writer_timeout: Duration = Duration(60 * MICROSECONDS)
     max_operations: int | None = None
@@ -156,9 +159,20 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise SettingsError(
                 f"setting registry.patches: {min(unknown)!r} is none of {', '.join(sorted(PATCH_ACTIONS))}"
             )
+        strange = set(self.algorithms) - ALGORITHMS
+        if strange:
+            raise SettingsError(
+                f"setting registry.algorithms: {min(strange)!r} is none of {', '.join(sorted(ALGORITHMS))}"
+            )
         profile = PROFILES[self.profile]
+        algorithms = profile.algorithms | set(self.algorithms)
         return msgspec.structs.replace(
-            profile, method=self.method or profile.method, patches=profile.patches | set(self.patches), cid=self.cid
+            profile,
+            method=self.method or profile.method,
+            patches=profile.patches | set(self.patches),
+            algorithms=algorithms,
+            reference=profile.reference and algorithms == profile.algorithms,
+            cid=self.cid,
         )
 
 

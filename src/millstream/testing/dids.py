@@ -10,6 +10,7 @@ from millstream.anchoring.sidetree import (
     SIDETREE,
     Operation,
     PrivateKey,
+    Profile,
     create_request,
     deactivate_request,
     parse_request,
@@ -34,13 +35,13 @@ def add_service(name: str) -> dict[str, Any]:
 class Person:
     """Somebody who makes a DID and then changes it; every operation is valid after those made before it."""
 
-    def __init__(self, name: str, curve: str = "secp256k1") -> None:
-        self._name, self._curve, self._turn = name, curve, 0
+    def __init__(self, name: str, curve: str = "secp256k1", profile: Profile = SIDETREE) -> None:
+        self._name, self._curve, self._profile, self._turn = name, curve, profile, 0
         self.update_key, self.recovery_key = self._next_key("update"), self._next_key("recovery")
         request = create_request(
             [add_service("home")], update_key=self.update_key.public, recovery_key=self.recovery_key.public
         )
-        self.create = parse_request(request, SIDETREE)
+        self.create = parse_request(request, self._profile)
         self.suffix = self.create.suffix
 
     def update(self, patches: Patches = ()) -> Operation:
@@ -48,7 +49,7 @@ class Person:
         key, self.update_key = self.update_key, self._next_key("update")
         patches = patches or [add_service(f"s{self._turn}")]
         request = update_request(self.suffix, patches, key=key, next_update_key=self.update_key.public)
-        return parse_request(request, SIDETREE)
+        return parse_request(request, self._profile)
 
     def recover(self, patches: Patches = ()) -> Operation:
         """A recovery under new keys."""
@@ -61,11 +62,11 @@ class Person:
             next_recovery_key=self.recovery_key.public,
             next_update_key=self.update_key.public,
         )
-        return parse_request(request, SIDETREE)
+        return parse_request(request, self._profile)
 
     def deactivate(self) -> Operation:
         """The end of the DID."""
-        return parse_request(deactivate_request(self.suffix, key=self.recovery_key), SIDETREE)
+        return parse_request(deactivate_request(self.suffix, key=self.recovery_key), self._profile)
 
     def _next_key(self, kind: str) -> PrivateKey:
         self._turn += 1

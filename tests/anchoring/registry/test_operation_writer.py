@@ -167,7 +167,7 @@ def test_a_cut_whose_operations_were_changed_from_outside_is_not_anchored(sqlite
 def test_files_are_named_as_the_network_wants_and_a_cut_keeps_its_names(
     sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch, form: CidForm
 ) -> None:
-    sqlite_fleet.versions = Versions([Version("1.0", msgspec.structs.replace(SIDETREE, cid=form))])
+    sqlite_fleet.versions = Versions([Version("1.1", msgspec.structs.replace(SIDETREE, cid=form))])
     registry = sqlite_fleet.instance()
     submit(registry, *creates(3))
     registry.queue.claim(10)

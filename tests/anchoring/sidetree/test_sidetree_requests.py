@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.anchoring.sidetree import ORB, SIDETREE, OperationType, PrivateKey, RequestError, parse_request
+from millstream.anchoring.sidetree import ORB, SIDETREE, OperationType, PrivateKey, Profile, RequestError, parse_request
 from millstream.anchoring.sidetree.encoding import canonical, commitment_to, encode, hash_of
 from millstream.anchoring.sidetree.keys import check_key
 from millstream.anchoring.sidetree.signatures import sign
@@ -35,9 +35,9 @@ def changed(request: Any, change: Change) -> Request:
     return copy
 
 
-@pytest.mark.parametrize("curve", ["secp256k1", "Ed25519"])
-def test_the_four_operations_of_one_person_are_taken(curve: str) -> None:
-    person = Person("four", curve)
+@pytest.mark.parametrize(("curve", "profile"), [("secp256k1", SIDETREE), ("secp256k1", ORB), ("Ed25519", ORB)])
+def test_the_four_operations_of_one_person_are_taken(curve: str, profile: Profile) -> None:
+    person = Person("four", curve, profile)
     kinds = [o.type for o in (person.create, person.update(), person.recover(), person.deactivate())]
     assert kinds == list(OperationType)
 
@@ -68,7 +68,8 @@ def test_an_operation_gives_back_the_request_it_came_from(request_: Request) -> 
         (changed(CREATE, lambda r: r["suffixData"].update(deltaHash="short")), "not_multihash"),
         (changed(CREATE, lambda r: r["suffixData"].update(deltaHash=hash_of("other"))), "delta_hash"),
         (changed(CREATE, lambda r: r["delta"].update(more=1)), "delta"),
-        (changed(CREATE, lambda r: r["delta"].update(patches=[])), "patch_invalid"),
+        (changed(CREATE, lambda r: r["delta"].update(patches=None)), "patch_invalid"),
+        (changed(CREATE, lambda r: r["suffixData"].update(type="")), "suffix_data"),
         (changed(CREATE, lambda r: r["delta"].update(updateCommitment=7)), "not_multihash"),
         (changed(UPDATE, lambda r: r.update(didSuffix="é")), "not_multihash"),
         (changed(UPDATE, lambda r: r.update(didSuffix="A" * 101)), "not_multihash"),
@@ -118,7 +119,11 @@ def test_a_header_other_than_the_algorithm_is_refused(header: dict[str, Any]) ->
 def test_an_algorithm_that_does_not_fit_the_key_does_not_verify() -> None:
     _, payload, signature = UPDATE["signedData"].split(".")
     header = encode(canonical({"alg": "EdDSA"}))
-    assert code_of({**UPDATE, "signedData": f"{header}.{payload}.{signature}"}) == "signature"
+    request = {**UPDATE, "signedData": f"{header}.{payload}.{signature}"}
+    assert code_of(request) == "signed_data_invalid", "the reference implementation knows ES256K alone"
+    with pytest.raises(RequestError) as caught:
+        parse_request(json.dumps(request).encode(), ORB)
+    assert caught.value.code == "signature"
 
 
 def test_a_revealed_key_cannot_be_committed_to_again() -> None:

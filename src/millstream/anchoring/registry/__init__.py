@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry.service import Registry
     from millstream.anchoring.registry.settings import OperationQueueSettings, RegistrySettings
     from millstream.anchoring.registry.states import OperationState, OperationStatus
-    from millstream.anchoring.registry.versions import Version, Versions
+    from millstream.anchoring.registry.versions import Version, Versions, network_versions
 
 _MODULES = {
     "acceptance": ("Acceptance", "Outcome"),
@@ -46,7 +46,7 @@ _MODULES = {
     "service": ("Registry",),
     "settings": ("OperationQueueSettings", "RegistrySettings"),
     "states": ("OperationState", "OperationStatus"),
-    "versions": ("Version", "Versions"),
+    "versions": ("Version", "Versions", "network_versions"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -75,6 +75,7 @@ __all__ = [
     "UnknownOperationError",
     "Version",
     "Versions",
+    "network_versions",
 ]
 
 

@@ -134,8 +134,7 @@ class Acceptance:
         version = self._version()
         if submission.version != version.name:
             return self._checked(submission.request)
-        request = _decoder.decode(submission.request)
-        return _Checked(revive(request, submission.suffix, version.profile), submission)
+        return _Checked(revive(submission.request, submission.suffix), submission)
 
     def _commit_waiting(self) -> None:
         while True:

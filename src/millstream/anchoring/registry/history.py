@@ -109,12 +109,11 @@ class History:
         query = sa.select(t.history.c.number, t.history.c.place, t.history.c.request)
         query = query.where(t.history.c.suffix == suffix).order_by(t.history.c.number, t.history.c.place)
         rows = self._database.rows(query)
-        profile = self._versions.latest.profile
-        return [Anchored(row.number, row.place, revive(_decoder.decode(row.request), suffix, profile)) for row in rows]
+        return [Anchored(row.number, row.place, revive(row.request, suffix)) for row in rows]
 
     def state(self, suffix: str) -> DidState | None:
         """Where the DID of *suffix* stands; None where it is not anchored."""
-        return resolve(self.operations(suffix))
+        return resolve(self.operations(suffix), self._versions.latest.profile)
 
     def resolve(self, did: str) -> dict[str, Any] | None:
         """The resolution result of *did*, a short or long form; None where nothing is known of it.

@@ -26,7 +26,6 @@ from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import (
     BatchTooLargeError,
     Operation,
-    Profile,
     RequestError,
     WrittenBatch,
     parse_request,
@@ -117,7 +116,7 @@ class OperationWriter:
         profile = self._version().profile
         if sum(len(each.request) for each in waiting) < min(profile.max_chunk_bytes, profile.max_proof_bytes):
             return []
-        operations = [_revived(each, profile) for each in waiting]
+        operations = [_revived(each) for each in waiting]
         return waiting if that_fit(operations, profile) < len(operations) else []
 
     def _version(self) -> Version:
@@ -168,7 +167,7 @@ class OperationWriter:
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:
         """The batch of *cut*, made again from its operations."""
         profile = self._versions.named(cut.version).profile
-        operations = [_revived(each, profile) for each in self._store.operations_of(cut)]
+        operations = [_revived(each) for each in self._store.operations_of(cut)]
         for form in sorted(CidForm, key=lambda form: form != profile.cid):  # the setting may have changed since
             batch = write_batch(operations, msgspec.structs.replace(profile, cid=form))
             if batch.anchor == cut.anchor_string:
@@ -179,8 +178,8 @@ class OperationWriter:
         )
 
 
-def _revived(queued: QueuedOperation, profile: Profile) -> Operation:
-    return revive(_decoder.decode(queued.request), queued.suffix, profile)
+def _revived(queued: QueuedOperation) -> Operation:
+    return revive(queued.request, queued.suffix)
 
 
 def _parse(
@@ -194,7 +193,7 @@ def _parse(
     for each in queued:
         try:
             known = each.version == version.name
-            operation = _revived(each, version.profile) if known else parse_request(each.request, version.profile)
+            operation = _revived(each) if known else parse_request(each.request, version.profile)
             late = out_of_time(operation, version.profile, now)
             if late is not None:
                 rejected[each.seq] = f"anchor_window: {late}"

@@ -21,7 +21,7 @@ class Version(msgspec.Struct, frozen=True):
 class Versions:
     """All versions of a network, oldest first."""
 
-    def __init__(self, versions: Sequence[Version] = (Version("1.0", SIDETREE),)) -> None:
+    def __init__(self, versions: Sequence[Version] = (Version("1.1", SIDETREE),)) -> None:
         if not versions or list(versions) != sorted(versions, key=lambda version: version.since):
             raise RegistryError("protocol versions are listed in the order of their start, and there is at least one")
         self._versions = versions
@@ -41,3 +41,11 @@ class Versions:
     def latest(self) -> Version:
         """The newest version, begun or not; what all versions share, such as the DID method, is in it."""
         return self._versions[-1]
+
+
+def network_versions(profile: Profile) -> Versions:
+    """The versions of a network that has had the rules *profile* from its beginning.
+
+    ``1.0`` is the name under which earlier releases accepted operations: what is still under way is checked again.
+    """
+    return Versions([Version("1.0", profile), Version("1.1", profile)])

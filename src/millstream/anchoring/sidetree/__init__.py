@@ -18,7 +18,8 @@ from millstream.anchoring.sidetree.composing import (
 from millstream.anchoring.sidetree.did import Did, created, long_form, parse_did, resolution
 from millstream.anchoring.sidetree.errors import BatchFileError, BatchTooLargeError, RequestError, SidetreeError
 from millstream.anchoring.sidetree.keys import PrivateKey
-from millstream.anchoring.sidetree.operations import Operation, OperationType, parse_request
+from millstream.anchoring.sidetree.model import Operation, OperationType
+from millstream.anchoring.sidetree.operations import parse_request
 from millstream.anchoring.sidetree.profile import ORB, PROFILES, SIDETREE, Profile
 from millstream.anchoring.sidetree.resolving import Anchored, DidState, apply, resolve
 

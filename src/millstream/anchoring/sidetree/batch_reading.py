@@ -7,6 +7,7 @@ Operation Processing").
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -25,9 +26,8 @@ from millstream.anchoring.sidetree.compressed import unpack
 from millstream.anchoring.sidetree.encoding import hash_of
 from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
 from millstream.anchoring.sidetree.hashlinks import is_hashlink, parse_hashlink
+from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.operations import (
-    Operation,
-    OperationType,
     check_delta,
     check_reference,
     check_signed,
@@ -35,6 +35,7 @@ from millstream.anchoring.sidetree.operations import (
     out_of_time,
 )
 from millstream.anchoring.sidetree.profile import Profile
+from millstream.anchoring.sidetree.reference_reading import ReferenceReader
 from millstream.anchoring.sidetree.signatures import Signed
 from millstream.core.cid import CidError
 
@@ -78,6 +79,8 @@ def read_batch(anchor: str, fetch: Fetch, profile: Profile, *, time: int | None 
 
 def _read(anchor: str, fetch: Fetch, profile: Profile) -> ReadBatch:
     count, uri = parse_anchor(anchor, profile)
+    if profile.reference:
+        return _read_as_reference(count, uri, fetch, profile)
     reader = _Reader(fetch, profile)
     core = reader.core(uri, count)
     if core.provisional_uri is None:
@@ -86,7 +89,43 @@ def _read(anchor: str, fetch: Fetch, profile: Profile) -> ReadBatch:
         deltas, updates = reader.provisional(core, count)
         return _whole(count, _with_deltas(core.operations, deltas, updates), profile)
     except BatchFileError as error:
+        if profile.all_or_nothing:
+            raise
         return ReadBatch(count, tuple(core.operations), str(error))
+
+
+def _read_as_reference(count: int, uri: str, fetch: Fetch, profile: Profile) -> ReadBatch:
+    reader = ReferenceReader(functools.partial(_load, fetch, profile), profile)
+    core = reader.core(uri, count)
+    try:
+        return ReadBatch(count, tuple(reader.complete(core, count)))
+    except BatchFileError as error:
+        # A create without its delta is passed over when it is applied.
+        kept = [operation for operation in (*core.recovers, *core.deactivates) if operation is not None]
+        return ReadBatch(count, tuple(kept), str(error))
+
+
+def _load(fetch: Fetch, profile: Profile, uri: str, name: str, limit: int) -> bytes:
+    """The file *name* behind *uri*, of at most *limit* bytes. Raises :class:`BatchFileError`."""
+    try:
+        data = fetch(_cid(uri, profile), limit)
+    except CasTooLargeError as error:
+        raise BatchFileError(f"the {name} has more than {limit:,} bytes") from error
+    except CidError as error:
+        raise BatchFileError(f"{uri[:120]!r} names no file: {error}") from error
+    if len(data) > limit:
+        raise BatchFileError(f"the {name} has more than {limit:,} bytes")
+    return data
+
+
+def _cid(uri: str, profile: Profile) -> str:
+    """The CID in *uri*, which may be a hashlink where the network has them. Raises :class:`BatchFileError`."""
+    if not profile.hashlinks or not is_hashlink(uri):
+        return uri
+    try:
+        return parse_hashlink(uri).cid
+    except RequestError as error:
+        raise BatchFileError(str(error)) from error
 
 
 def _whole(count: int, operations: Sequence[Operation], profile: Profile) -> ReadBatch:
@@ -245,22 +284,8 @@ class _Reader:
             raise BatchFileError(f"the {name} has members that are not known: {unknown}")
 
     def _file(self, uri: str, name: str, limit: int) -> dict[str, Any]:
-        try:
-            data = self._fetch(self._name(uri), limit)
-        except CasTooLargeError as error:
-            raise BatchFileError(f"the {name} has more than {limit:,} bytes") from error
-        except CidError as error:
-            raise BatchFileError(f"{uri[:120]!r} names no file: {error}") from error
+        data = _load(self._fetch, self._profile, uri, name, limit)
         return unpack(data, name, limit, self._profile.inflation)
-
-    def _name(self, uri: str) -> str:
-        """The CID in *uri*, which may be a hashlink where the network has them. Raises :class:`BatchFileError`."""
-        if not self._profile.hashlinks or not is_hashlink(uri):
-            return uri
-        try:
-            return parse_hashlink(uri).cid
-        except RequestError as error:
-            raise BatchFileError(str(error)) from error
 
 
 def _check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:

@@ -28,8 +28,6 @@ def unpack(data: bytes, file: str, limit: int, inflation: int) -> dict[str, Any]
 
     Raises :class:`BatchFileError`.
     """
-    if len(data) > limit:
-        raise BatchFileError(f"the {file} has more than {limit:,} bytes")
     return json_object(inflate(data, file, limit * inflation), file)
 
 

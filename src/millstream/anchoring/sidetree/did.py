@@ -10,12 +10,25 @@ from typing import Any
 
 import msgspec
 
-from millstream.anchoring.sidetree.encoding import canonical, check_multihash, decode, encode, hash_of, hashes_to
+from millstream.anchoring.sidetree import reference_rules
+from millstream.anchoring.sidetree.encoding import (
+    canonical,
+    check_multihash,
+    decode,
+    encode,
+    hash_of,
+    hashes_to,
+    is_base64url,
+)
 from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.javascript import decode_base64
 from millstream.anchoring.sidetree.json_patch import RESERVED
-from millstream.anchoring.sidetree.operations import Operation, OperationType, check_delta, check_suffix_data
+from millstream.anchoring.sidetree.model import Operation, OperationType
+from millstream.anchoring.sidetree.operations import check_delta, check_suffix_data
 from millstream.anchoring.sidetree.patches import PURPOSES
 from millstream.anchoring.sidetree.profile import Profile
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_native
+from millstream.anchoring.sidetree.reference_reading import as_applied
 from millstream.anchoring.sidetree.resolving import Anchored, DidState, resolve
 
 RESOLUTION_CONTEXT = "https://w3id.org/did-resolution/v1"
@@ -70,7 +83,9 @@ def created(create: Operation, profile: Profile) -> dict[str, Any]:
     return answer
 
 
-def _initial_state(text: str, suffix: str, profile: Profile) -> Operation:
+def _initial_state(text: str, suffix: str, profile: Profile) -> Operation | None:
+    if profile.reference:
+        return _as_reference(text, suffix, profile)
     try:
         value = msgspec.json.decode(decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -83,6 +98,21 @@ def _initial_state(text: str, suffix: str, profile: Profile) -> Operation:
     if hash_of(suffix_data) != suffix or not hashes_to(delta, suffix_data["deltaHash"]):
         raise RequestError("did", "the long form does not belong to the suffix of this DID")
     return Operation(OperationType.CREATE, suffix, delta, suffix_data)
+
+
+def _as_reference(text: str, suffix: str, profile: Profile) -> Operation | None:
+    """The create in the long form, which the reference takes; None where it cannot be applied."""
+    try:
+        value = decode_native(decode_base64(text)) if is_base64url(text) else None
+    except ReferenceJsonError as error:
+        raise RequestError("did", "the long form of the DID holds no JSON") from error
+    if not isinstance(value, dict) or encode(canonical(value)) != text:
+        raise RequestError("did", "the long form of the DID is not in canonical form")
+    delta = reference_rules.check_delta(value.get("delta"), profile)
+    suffix_data = reference_rules.check_suffix_data(value.get("suffixData"))
+    if hash_of(suffix_data) != suffix:
+        raise RequestError("did", "the long form does not belong to the suffix of this DID")
+    return as_applied(Operation(OperationType.CREATE, suffix, delta, suffix_data), profile)
 
 
 def _answer(did: Did, state: DidState, *, published: bool) -> dict[str, Any]:

@@ -11,9 +11,11 @@ import re
 from typing import Any
 
 from millstream.anchoring.sidetree.errors import RequestError
-from millstream.core.canonical import CanonicalError, canonical_decoded
+from millstream.anchoring.sidetree.javascript import TooDeepError, stringify
+from millstream.core.canonical import plain_json
 
 _PREFIX = b"\x12\x20"  # sha2-256, 32 bytes
+_TO_JSON = b'"toJSON"'  # the canonical form of an object with this member is a special one
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]*")
 _MULTIHASH = re.compile(r"Ei[A-D][A-Za-z0-9_-]{43}")  # 34 bytes that begin with the prefix
 _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
@@ -34,16 +36,27 @@ def decode(text: str) -> bytes:
         raise RequestError("not_base64url", f"{text[:60]!r} is not base64url: {error}") from error
 
 
+def is_multihash(text: str) -> bool:
+    """Whether *text* is an encoded SHA-256 multihash; the last of its bits, which stand for nothing, may be any."""
+    return _MULTIHASH.fullmatch(text) is not None
+
+
 def is_base64url(text: str) -> bool:
     """Whether *text* has only the characters of base64url."""
     return _ALPHABET.fullmatch(text) is not None
 
 
 def canonical(value: Any) -> bytes:
-    """The canonical JSON (RFC 8785) of *value*. Raises :class:`RequestError` where it has none."""
+    """The canonical JSON (RFC 8785) of *value*, with numbers and text as JavaScript writes them.
+
+    Raises :class:`RequestError` for what is nested too deeply.
+    """
+    data = plain_json(value)
+    if data is not None and _TO_JSON not in data:
+        return data
     try:
-        return canonical_decoded(value)
-    except CanonicalError as error:
+        return stringify(value)
+    except (TooDeepError, TypeError) as error:
         raise RequestError("not_canonical", str(error)) from error
 
 
@@ -79,7 +92,7 @@ def multihash_digest(text: str) -> bytes:
 
 def check_multihash(value: object, what: str) -> str:
     """*value*, which must be an encoded multihash; *what* says in the error where it stood."""
-    if not isinstance(value, str) or _MULTIHASH.fullmatch(value) is None:
+    if not isinstance(value, str) or not is_multihash(value):
         shown = repr(value)[:60]
         raise RequestError(
             "not_multihash", f"{what} must be a SHA-256 multihash in base64url (46 characters), which {shown} is not"
@@ -88,11 +101,10 @@ def check_multihash(value: object, what: str) -> str:
 
 
 def hashes_to(value: Any, multihash: str) -> bool:
-    """Whether the canonical JSON of *value* has the encoded *multihash*. Raises :class:`RequestError`."""
+    """Whether *multihash* is how the hash of the canonical JSON of *value* is written. Raises :class:`RequestError`."""
     return bytes_hash_to(canonical(value), multihash)
 
 
 def bytes_hash_to(data: bytes, multihash: str) -> bool:
-    """Whether *data* has the encoded *multihash*. Raises :class:`RequestError`."""
-    digest = hashlib.sha256(data).digest()
-    return multihash == encode(_PREFIX + digest) or digest == multihash_digest(multihash)
+    """Whether *multihash* is how the hash of *data* is written: readers compare the text, not its bytes."""
+    return multihash == hash_bytes(data)

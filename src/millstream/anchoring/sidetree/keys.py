@@ -11,6 +11,7 @@ from typing import Any
 
 from millstream.anchoring.sidetree.encoding import decode, encode
 from millstream.anchoring.sidetree.errors import RequestError, SidetreeError
+from millstream.anchoring.sidetree.javascript import decode_base64
 from millstream.anchoring.sidetree.profile import Profile
 
 _CURVES = {
@@ -72,7 +73,7 @@ def _check_coordinate(value: object, name: str, size: int) -> None:
 
 @lru_cache(maxsize=4096)
 def known_verifiers(curve: str, x: str, y: str) -> Verify:
-    return _MAKERS[curve](decode(x), decode(y))
+    return _MAKERS[curve](decode_base64(x), decode_base64(y))
 
 
 def _secp256k1(x: bytes, y: bytes) -> Verify:

@@ -27,7 +27,7 @@ from millstream.anchoring.sidetree.compressed import inflate, json_object
 from millstream.anchoring.sidetree.encoding import canonical, check_multihash, multihash_of
 from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
 from millstream.anchoring.sidetree.hashlinks import HashLink, is_hashlink, link_to, parse_hashlink
-from millstream.anchoring.sidetree.operations import OperationType
+from millstream.anchoring.sidetree.model import OperationType
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.core.cid import CidError, digest_from_cid
 

@@ -6,12 +6,13 @@ reveals. Whether that key is the one the DID is waiting for is known when it is 
 
 from __future__ import annotations
 
-import enum
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from millstream.anchoring.sidetree import reference_rules
 from millstream.anchoring.sidetree.encoding import (
     bytes_hash_to,
     canonical,
@@ -23,57 +24,13 @@ from millstream.anchoring.sidetree.encoding import (
 )
 from millstream.anchoring.sidetree.errors import RequestError
 from millstream.anchoring.sidetree.keys import check_key
+from millstream.anchoring.sidetree.model import KEY_MEMBERS, Object, Operation, OperationType
 from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.anchoring.sidetree.signatures import Signed, parse_signed
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, reads_alike
+from millstream.anchoring.sidetree.signatures import Signed, parse_signed, read_signed
 from millstream.anchoring.sidetree.window import window_of
 
-Object = Mapping[str, Any]
-
-
-class OperationType(enum.StrEnum):
-    """The four operations."""
-
-    CREATE = "create"
-    UPDATE = "update"
-    RECOVER = "recover"
-    DEACTIVATE = "deactivate"
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """One operation on the DID of ``suffix``.
-
-    ``suffix_data`` is that of a create. ``reveal_value`` and ``signed`` are those of the others. ``delta`` is None for
-    a deactivate, and where an anchored delta is not to be had.
-    """
-
-    type: OperationType
-    suffix: str
-    delta: Object | None = None
-    suffix_data: Object | None = None
-    reveal_value: str = ""
-    signed: Signed | None = None
-
-    @property
-    def key(self) -> Object:
-        """The public key that signed it, out of the signed payload; not for a create."""
-        return _payload(self)[_KEYS[self.type]]  # type: ignore[no-any-return]
-
-    @property
-    def request(self) -> Object:
-        """The operation as a client would send it."""
-        if self.type == OperationType.CREATE:
-            return {"type": "create", "suffixData": self.suffix_data, "delta": self.delta}
-        signed = {"signedData": self.signed.text} if self.signed else {}
-        head = {"type": self.type.value, "didSuffix": self.suffix, "revealValue": self.reveal_value}
-        return {**head, **signed, **({"delta": self.delta} if self.type != OperationType.DEACTIVATE else {})}
-
-
-_KEYS = {
-    OperationType.UPDATE: "updateKey",
-    OperationType.RECOVER: "recoveryKey",
-    OperationType.DEACTIVATE: "recoveryKey",
-}
 _SIGNED_MEMBERS = {
     OperationType.UPDATE: {"updateKey", "deltaHash"},
     OperationType.RECOVER: {"recoveryKey", "deltaHash", "recoveryCommitment"},
@@ -88,6 +45,7 @@ _REQUEST_MEMBERS = {
 _DELTA_MEMBERS = {"patches", "updateCommitment"}
 _TYPES: Mapping[object, OperationType] = {kind.value: kind for kind in OperationType}
 _decoder = msgspec.json.Decoder()
+_requests = msgspec.json.Decoder(dict[str, Any])
 
 
 def parse_request(data: bytes, profile: Profile) -> Operation:
@@ -106,13 +64,24 @@ def parse_request(data: bytes, profile: Profile) -> Operation:
     return _create(request, profile) if kind == OperationType.CREATE else _signed_operation(kind, request, profile)
 
 
-def revive(request: Object, suffix: str, profile: Profile) -> Operation:
-    """The operation whose ``request`` was checked and stored once; its delta may be None. Nothing is checked again."""
+def revive(data: bytes, suffix: str) -> Operation:
+    """The operation whose request was checked and stored as *data* once; its delta may be None.
+
+    Nothing is checked again.
+    """
+    request = _stored(data)
     kind = OperationType(request["type"])
     if kind == OperationType.CREATE:
         return Operation(kind, suffix, request["delta"], request["suffixData"])
-    signed = parse_signed(request["signedData"], profile)
+    signed = read_signed(request["signedData"])
     return Operation(kind, suffix, request.get("delta"), reveal_value=request["revealValue"], signed=signed)
+
+
+def _stored(data: bytes) -> dict[str, Any]:
+    try:
+        return _requests.decode(data)
+    except msgspec.DecodeError:  # text with a lone surrogate
+        return json.loads(data)  # type: ignore[no-any-return]
 
 
 def check_suffix_data(value: object, profile: Profile) -> Object:
@@ -122,9 +91,9 @@ def check_suffix_data(value: object, profile: Profile) -> Object:
         raise RequestError("suffix_data", "suffixData has 'deltaHash', 'recoveryCommitment' and perhaps 'type'")
     for name in required:
         check_multihash(value[name], f"{name} of suffixData")
-    kind = value.get("type", "")
-    if not isinstance(kind, str) or len(kind) > 4 or not is_base64url(kind):
-        raise RequestError("suffix_data", "the type in suffixData has at most 4 characters of base64url")
+    kind = value.get("type", "any")
+    if not isinstance(kind, str) or not 0 < len(kind) <= 4 or not is_base64url(kind):
+        raise RequestError("suffix_data", "the type in suffixData has 1 to 4 characters of base64url")
     return value
 
 
@@ -143,7 +112,7 @@ def check_signed(kind: OperationType, text: object, profile: Profile, suffix: st
     if not required <= members <= required | profile.extra_signed:
         names = ", ".join(sorted(required))
         raise RequestError("signed_data_invalid", f"the signed data of a {kind} has exactly the members {names}")
-    check_key(signed.payload[_KEYS[kind]], profile)
+    check_key(signed.payload[KEY_MEMBERS[kind]], profile)
     for name in required & {"deltaHash", "recoveryCommitment"}:
         check_multihash(signed.payload[name], f"{name} of the signed data")
     window_of(signed.payload, profile)
@@ -191,7 +160,29 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
         )
     check_patches(value["patches"], profile)
     check_multihash(value["updateCommitment"], "updateCommitment of the delta")
+    if profile.reference:
+        reference_rules.check_delta(value, profile)
+        _refuse_unportable(value, data)
     return value, data
+
+
+def _refuse_unportable(delta: Object, data: bytes) -> None:
+    """A delta must be read by everybody as it was meant; *data* is its canonical JSON."""
+    if b'"toJSON"' in data:
+        raise RequestError(
+            "not_portable", "no object in a delta may have the member 'toJSON': readers hash it otherwise"
+        )
+    try:
+        # What is no double is written as null.
+        same = (reads_alike(data) and b"null" not in data) or decode_json(data) == delta
+    except ReferenceJsonError:
+        same = False
+    if not same:
+        raise RequestError(
+            "not_portable",
+            "some readers read a number or a name in the delta otherwise: use numbers that need no exponent, at most "
+            "2^53, and no member '__proto__'",
+        )
 
 
 def _create(request: Object, profile: Profile) -> Operation:
@@ -222,14 +213,9 @@ def _signed_operation(kind: OperationType, request: Object, profile: Profile) ->
 def _refuse_reuse(operation: Operation) -> None:
     """A key that is revealed is public: nobody may commit to it again."""
     next_commitment = (
-        _payload(operation).get("recoveryCommitment")
+        operation.payload.get("recoveryCommitment")
         if operation.type == OperationType.RECOVER
         else (operation.delta or {}).get("updateCommitment")
     )
     if next_commitment == commitment_of(operation.reveal_value):
         raise RequestError("key_reuse", "the next commitment must be to another key than the one revealed here")
-
-
-def _payload(operation: Operation) -> Object:
-    assert operation.signed is not None, "a create has no signed data"
-    return operation.signed.payload

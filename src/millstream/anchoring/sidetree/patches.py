@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.anchoring.sidetree.encoding import is_base64url
 from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.javascript import utf16_length
 from millstream.anchoring.sidetree.json_patch import apply_json_patch, check_json_patch
 from millstream.anchoring.sidetree.profile import (
     ADD_KEYS,
@@ -36,8 +37,8 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-
 
 def check_patches(patches: object, profile: Profile) -> Sequence[Mapping[str, Any]]:
     """*patches*, which must be a list of patches that *profile* allows. Raises :class:`RequestError`."""
-    if not isinstance(patches, list) or not patches:
-        raise _wrong("a delta needs a list of at least one patch")
+    if not isinstance(patches, list) or (not patches and not profile.empty_patches):
+        raise _wrong("the patches of a delta are a list" + ("" if profile.empty_patches else " of at least one"))
     for patch in patches:
         action = patch.get("action") if isinstance(patch, dict) else None
         if not isinstance(action, str) or action not in profile.patches:
@@ -88,8 +89,8 @@ def _check_services(services: object) -> None:
     for service in _objects(services, "services"):
         if set(service) != {"id", "type", "serviceEndpoint"}:
             raise _wrong("a service has exactly the members 'id', 'type' and 'serviceEndpoint'")
-        if not isinstance(service["type"], str) or len(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
-            raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} characters")
+        if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
+            raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
         endpoint = service["serviceEndpoint"]
         if not isinstance(endpoint, dict) and not (isinstance(endpoint, str) and _URI.fullmatch(endpoint)):
             raise _wrong("a serviceEndpoint is a URI or an object")

@@ -17,6 +17,9 @@ PATCH_ACTIONS = frozenset(
     {ADD_KEYS, REMOVE_KEYS, ADD_SERVICES, REMOVE_SERVICES, ADD_NAMES, REMOVE_NAMES, REPLACE, JSON_PATCH}
 )
 
+ALGORITHMS = frozenset({"ES256K", "EdDSA", "ES256"})
+"""The signature algorithms that a network may allow."""
+
 
 class Profile(msgspec.Struct, frozen=True):
     """The parameters of a network. Sizes in bytes; file limits count the compressed bytes.
@@ -26,6 +29,9 @@ class Profile(msgspec.Struct, frozen=True):
     beside those of the specification. Where signed payloads may have ``anchorFrom`` and ``anchorUntil`` (seconds since
     the epoch), they are at most ``max_window_seconds`` apart, and so far apart where only the first is given. ``cid``
     is how the files of a batch are named when they are written; readers take any, ``hashlinks`` too where allowed.
+    With ``reference`` the files of others are judged as the reference implementation judges them, to the letter. With
+    ``all_or_nothing`` a batch whose provisional files are bad is dropped whole, with ``empty_patches`` a delta may
+    change the keys alone.
     """
 
     name: str
@@ -51,14 +57,14 @@ class Profile(msgspec.Struct, frozen=True):
     extra_suffix_data: AbstractSet[str] = frozenset()
     extra_signed: AbstractSet[str] = frozenset()
     max_window_seconds: int = 600
+    reference: bool = False
+    all_or_nothing: bool = False
+    empty_patches: bool = False
     cid: CidForm = CidForm.RAW
 
 
-SIDETREE = Profile("sidetree")
-"""Sidetree v1.0 as the specification and its reference implementation have it.
-
-The reference implementation takes ES256K alone; a network that shares readers with it narrows ``algorithms``.
-"""
+SIDETREE = Profile("sidetree", algorithms=frozenset({"ES256K"}), reference=True, empty_patches=True)
+"""Sidetree v1.0 as its TypeScript reference implementation reads and writes it."""
 
 ORB = Profile(
     "orb",
@@ -72,6 +78,7 @@ ORB = Profile(
     patches=frozenset({ADD_KEYS, REMOVE_KEYS, ADD_SERVICES, REMOVE_SERVICES, ADD_NAMES, REMOVE_NAMES}),
     bare_proofs=True,
     exact_count=True,
+    all_or_nothing=True,
     hashlinks=True,
     ignore_unknown=True,
     extra_suffix_data=frozenset({"anchorOrigin"}),

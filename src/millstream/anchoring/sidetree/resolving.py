@@ -13,8 +13,10 @@ import msgspec
 
 from millstream.anchoring.sidetree.encoding import commitment_of, hashes_to
 from millstream.anchoring.sidetree.errors import RequestError
-from millstream.anchoring.sidetree.operations import Operation, OperationType, reveals_its_key
+from millstream.anchoring.sidetree.model import Operation, OperationType
+from millstream.anchoring.sidetree.operations import reveals_its_key
 from millstream.anchoring.sidetree.patches import Document, apply_patches
+from millstream.anchoring.sidetree.profile import SIDETREE, Profile
 
 
 class Anchored(msgspec.Struct, frozen=True):
@@ -40,19 +42,21 @@ class DidState(msgspec.Struct, frozen=True):
         return self.recovery_commitment is None
 
 
-def resolve(operations: Iterable[Anchored]) -> DidState | None:
-    """The state after all *operations* of one suffix; None where no valid create is among them."""
+def resolve(operations: Iterable[Anchored], profile: Profile = SIDETREE) -> DidState | None:
+    """The state after all *operations* of one suffix under *profile*; None where no valid create is among them."""
     ordered = sorted(operations, key=lambda anchored: (anchored.number, anchored.index))
     state = _first_create(ordered)
     if state is None:
         return None
-    state = _follow(state, _by_commitment(ordered, {OperationType.RECOVER, OperationType.DEACTIVATE}), _recovery)
+    state = _follow(
+        state, _by_commitment(ordered, {OperationType.RECOVER, OperationType.DEACTIVATE}), _recovery, profile
+    )
     if state.deactivated:
         return state
-    return _follow(state, _by_commitment(ordered, {OperationType.UPDATE}), _update)
+    return _follow(state, _by_commitment(ordered, {OperationType.UPDATE}), _update, profile)
 
 
-def apply(state: DidState | None, anchored: Anchored) -> DidState | None:
+def apply(state: DidState | None, anchored: Anchored, profile: Profile = SIDETREE) -> DidState | None:
     """*state* after one more operation; None where the operation is not valid for that state.
 
     A DID's chain may be followed one operation at a time with this, as long as they come in ledger order.
@@ -65,6 +69,8 @@ def apply(state: DidState | None, anchored: Anchored) -> DidState | None:
     expected = state.update_commitment if operation.type == OperationType.UPDATE else state.recovery_commitment
     if commitment_of(operation.reveal_value) != expected:
         return None
+    if operation.type == OperationType.UPDATE and profile.reference:
+        state = msgspec.structs.replace(state, document=_copied(state.document))
     return _APPLIERS[operation.type](state, anchored)
 
 
@@ -95,7 +101,9 @@ def _by_commitment(ordered: Sequence[Anchored], kinds: set[OperationType]) -> Ma
     return found
 
 
-def _follow(state: DidState, candidates: Mapping[str, list[Anchored]], commitment: _Commitment) -> DidState:
+def _follow(
+    state: DidState, candidates: Mapping[str, list[Anchored]], commitment: _Commitment, profile: Profile
+) -> DidState:
     """Apply the earliest valid operation for the present commitment, and go on to the next commitment.
 
     A commitment that was opened is never taken up again, or a chain could run in circles.
@@ -103,7 +111,7 @@ def _follow(state: DidState, candidates: Mapping[str, list[Anchored]], commitmen
     opened = set[str]()
     while (present := commitment(state)) is not None and present in candidates:
         opened.add(present)
-        following = _first_valid(state, candidates[present], commitment, opened)
+        following = _first_valid(state, candidates[present], commitment, opened, profile)
         if following is None or following.deactivated:
             return following or state
         state = following
@@ -111,13 +119,28 @@ def _follow(state: DidState, candidates: Mapping[str, list[Anchored]], commitmen
 
 
 def _first_valid(
-    state: DidState, candidates: Iterable[Anchored], commitment: _Commitment, opened: set[str]
+    state: DidState, candidates: Iterable[Anchored], commitment: _Commitment, opened: set[str], profile: Profile
 ) -> DidState | None:
     for anchored in candidates:
-        following = apply(state, anchored)
+        following = apply(state, anchored, profile)
         if following is not None and commitment(following) not in opened:
             return following
     return None
+
+
+def _copied(value: Any) -> Any:
+    """*value*, with an empty object for each null inside: so the reference copies a document before it is updated."""
+    if isinstance(value, list):
+        items = []
+        for item in value:
+            items.append(_copied(item))
+        return items
+    if isinstance(value, dict):
+        members = {}
+        for name, item in value.items():
+            members[name] = _copied(item)
+        return members
+    return {} if value is None else value
 
 
 def _create(anchored: Anchored) -> DidState:

@@ -9,8 +9,10 @@ import msgspec
 
 from millstream.anchoring.sidetree.encoding import canonical, decode, encode
 from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.javascript import decode_base64
 from millstream.anchoring.sidetree.keys import PrivateKey, algorithm_of, verifier
 from millstream.anchoring.sidetree.profile import Profile
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -26,9 +28,16 @@ class Signed(msgspec.Struct, frozen=True):
             return False
         message, _, signature = self.text.rpartition(".")
         try:
-            return verifier(jwk)(decode(signature), message.encode("ascii"))
+            return verifier(jwk)(decode_base64(signature), message.encode("ascii"))
         except RequestError:
             return False
+
+
+def read_signed(text: str) -> Signed:
+    """The compact JWS *text*, which was checked when it was taken. Raises :class:`RequestError` if it never was."""
+    header, payload, _ = text.split(".")
+    algorithm = _object(decode_base64(header), "header").get("alg", "")
+    return Signed(text, str(algorithm), _object(decode_base64(payload), "payload"))
 
 
 def parse_signed(text: object, profile: Profile) -> Signed:
@@ -61,8 +70,8 @@ def sign(payload: Mapping[str, Any], key: PrivateKey) -> str:
 
 def _object(data: bytes, name: str) -> dict[str, Any]:
     try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = decode_json(data)
+    except ReferenceJsonError as error:
         raise RequestError("signed_data_invalid", f"the {name} of signedData is not JSON") from error
     if not isinstance(value, dict):
         raise RequestError("signed_data_invalid", f"the {name} of signedData must be an object")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import msgspec
-
 from millstream.anchoring.sidetree import (
     SIDETREE,
     Anchored,
@@ -75,7 +73,7 @@ def _rewrite(requests: Sequence[bytes]) -> Sample:
 
     def write() -> None:
         pairs = zip(requests, suffixes, strict=True)
-        write_batch([revive(msgspec.json.decode(data), suffix, SIDETREE) for data, suffix in pairs], SIDETREE)
+        write_batch([revive(data, suffix) for data, suffix in pairs], SIDETREE)
 
     return timed(len(requests), write)
 

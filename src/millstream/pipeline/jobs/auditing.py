@@ -91,11 +91,8 @@ def resolve_part(parts: Iterable[pa.RecordBatch], versions: Any) -> Iterator[pa.
     profile = versions.latest.profile
     rows = itertools.chain.from_iterable(part.to_pylist() for part in parts)
     for suffix, group in itertools.groupby(rows, itemgetter("suffix")):
-        anchored = [
-            Anchored(row["number"], row["place"], revive(msgspec.json.decode(row["request"]), suffix, profile))
-            for row in group
-        ]
-        row = {"suffix": suffix, "operations": len(anchored), "state": state_digest(resolve(anchored))}
+        anchored = [Anchored(row["number"], row["place"], revive(row["request"], suffix)) for row in group]
+        row = {"suffix": suffix, "operations": len(anchored), "state": state_digest(resolve(anchored, profile))}
         yield pa.RecordBatch.from_pylist([row], STATE_SCHEMA)
 
 

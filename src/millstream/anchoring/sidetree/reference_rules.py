@@ -1,0 +1,322 @@
+"""What Sidetree's reference implementation takes for a delta, a key, a hash or a signature in the files of others.
+
+A node forks from its network where its reader judges one member otherwise than the others' readers, in either
+direction. So these rules are neither stricter nor more lenient than those of the TypeScript implementation
+(``@decentralized-identity/sidetree`` 1.0.6), also where the specification says less or more. What a client sends is
+judged by :mod:`~millstream.anchoring.sidetree.operations`, which asks for more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import lru_cache
+from typing import Any, Final
+
+from millstream.anchoring.sidetree.encoding import canonical, is_base64url
+from millstream.anchoring.sidetree.errors import RequestError
+from millstream.anchoring.sidetree.javascript import decode_base64, utf16_length
+from millstream.anchoring.sidetree.model import OperationType
+from millstream.anchoring.sidetree.patches import MAX_ID_LENGTH, MAX_SERVICE_TYPE_LENGTH, PURPOSES, check_patches
+from millstream.anchoring.sidetree.profile import (
+    ADD_KEYS,
+    ADD_SERVICES,
+    REMOVE_KEYS,
+    REMOVE_SERVICES,
+    REPLACE,
+    Profile,
+)
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, decode_native
+from millstream.anchoring.sidetree.signatures import Signed
+
+Object = Mapping[str, Any]
+
+_SHA2_256: Final = 0x12
+_COORDINATE_LENGTH: Final = 43
+_FEW: Final = 4
+
+# uri-js 4.4: any text matches, and only the schemes below can be wrong.
+_URI = re.compile(
+    r"(?:([^:/?#]+):)?(?://((?:[^/?#@]*@)?(\[[^/?#\]]+\]|[^/?#:]*)(?::[0-9]*)?))?([^?#]*)(?:\?([^#]*))?(?:#.*)?",
+    re.DOTALL,
+)
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_ENCODED_UNRESERVED = re.compile(r"%(2[dDeE]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
+
+
+# The member with the key, those with hashes, and how many there are.
+_SIGNED: Final[Mapping[OperationType, tuple[str, Sequence[str], int]]] = {
+    OperationType.UPDATE: ("updateKey", ("deltaHash",), 2),
+    OperationType.RECOVER: ("recoveryKey", ("deltaHash", "recoveryCommitment"), 3),
+    OperationType.DEACTIVATE: ("recoveryKey", (), 2),
+}
+
+
+def own_members(value: object) -> Object:
+    """The members that JavaScript counts in *value*: of a list its places, of text its characters, of a number none.
+
+    Of a list and of text no more than the first few are given: nothing may have as many. Raises :class:`RequestError`
+    for null, which has none to count.
+    """
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list | str):
+        return {str(place): item for place, item in enumerate(value[:_FEW])}
+    if value is None:
+        raise RequestError("reference", "null stands where an object is expected")
+    return {}
+
+
+def allow_members(value: object, allowed: Set[str], what: str) -> Object:
+    """The members of *value*, which must be among *allowed*; null has none. Raises :class:`RequestError`."""
+    members = {} if value is None else own_members(value)
+    if not members.keys() <= allowed:
+        unknown = ", ".join(sorted(members.keys() - allowed))[:100]
+        raise RequestError("reference", f"{what} has members that are not known: {unknown}")
+    if value is None:
+        raise RequestError("reference", f"{what} is null")
+    return members
+
+
+def check_multihash(value: object, what: str) -> str:
+    """*value*, which must be an encoded multihash that says SHA-256; its digest may have any length."""
+    if not isinstance(value, str) or not value or not is_base64url(value) or not _is_sha256(decode_base64(value)):
+        raise RequestError("not_multihash", f"{what} must be a SHA-256 multihash in base64url, not {repr(value)[:60]}")
+    return value
+
+
+def check_key(value: object) -> Object:
+    """*value*, which must look like a public key on secp256k1; whether it is one is known when a signature is checked.
+
+    Raises :class:`RequestError`.
+    """
+    key = allow_members(value, {"kty", "crv", "x", "y"}, "a public key")
+    if (key.get("kty"), key.get("crv")) != ("EC", "secp256k1"):
+        raise RequestError("key_not_allowed", "a public key is an EC key on secp256k1")
+    if not all(isinstance(key.get(name), str) and utf16_length(key[name]) == _COORDINATE_LENGTH for name in "xy"):
+        raise RequestError("key_invalid", f"'x' and 'y' of a public key have {_COORDINATE_LENGTH} characters")
+    return key
+
+
+def check_suffix_data(value: object) -> Object:
+    """*value*, which must be the suffix data of a create. Raises :class:`RequestError`."""
+    if not isinstance(value, dict):
+        raise RequestError("suffix_data", "suffixData must be an object")
+    data = allow_members(value, {"deltaHash", "recoveryCommitment", "type"}, "suffixData")
+    for name in ("deltaHash", "recoveryCommitment"):
+        check_multihash(data.get(name), f"{name} of suffixData")
+    kind = data.get("type", "any")
+    if not isinstance(kind, str) or not 0 < len(kind) <= 4 or not is_base64url(kind):
+        raise RequestError("suffix_data", "the type in suffixData has 1 to 4 characters of base64url")
+    return data
+
+
+def check_signed(kind: OperationType, text: object, suffix: object, missing: object) -> Signed:
+    """The signed data *text* of an operation *kind*; that of a deactivate must name *suffix*, or none if *missing*.
+
+    The signature itself is not verified. Raises :class:`RequestError`.
+    """
+    parts = text.split(".") if isinstance(text, str) else []
+    if len(parts) != 3 or not all(part and is_base64url(part) for part in parts) or not _is_es256k(parts[0]):
+        raise RequestError("signed_data_invalid", "signedData must be a compact JWS whose header is the alg ES256K")
+    try:
+        payload = decode_json(decode_base64(parts[1]))
+    except ReferenceJsonError as error:
+        raise RequestError("signed_data_invalid", f"the payload of signedData: {error}") from error
+    key, hashes, count = _SIGNED[kind]
+    if not isinstance(payload, dict) or len(payload) != count:
+        raise RequestError("signed_data_invalid", f"the signed data of a {kind} has exactly {count} members")
+    if kind == OperationType.DEACTIVATE and payload.get("didSuffix", missing) != suffix:
+        raise RequestError("signed_data_invalid", "the signed data of the deactivate is for another DID")
+    check_key(payload.get(key))
+    for name in hashes:
+        check_multihash(payload.get(name), f"{name} of the signed data")
+    return Signed(str(text), "ES256K", payload)
+
+
+def check_delta(value: object, profile: Profile) -> Object:
+    """*value*, which must be a delta of a size that is allowed. Raises :class:`RequestError`."""
+    if value is None:
+        raise RequestError("delta", "a delta must be an object")
+    if len(canonical(value)) > profile.max_delta_bytes:
+        raise RequestError("delta_too_large", f"a delta has at most {profile.max_delta_bytes:,} bytes")
+    return check_delta_members(value, profile)
+
+
+def check_delta_members(value: object, profile: Profile) -> Object:
+    """*value*, which must be a delta of any size. Raises :class:`RequestError`."""
+    if not isinstance(value, dict):
+        raise RequestError("delta", "a delta must be an object")
+    allow_members(value, {"patches", "updateCommitment"}, "a delta")
+    for patch in _list(value.get("patches"), "patches"):
+        _check_patch(patch, profile)
+    check_multihash(value.get("updateCommitment"), "updateCommitment of the delta")
+    return value
+
+
+def check_uri(text: str) -> None:
+    """*text*, which must be what the library of the reference implementation takes for a URI reference.
+
+    Raises :class:`RequestError`.
+    """
+    found = _URI.match(text)
+    assert found is not None, "the pattern matches any text"
+    scheme, host, path, query = (found[1] or "").lower(), found[3] or "", found[4], found[5] or ""
+    if scheme in ("http", "https") and not host:
+        raise _wrong(f"the serviceEndpoint {text[:60]!r} names no host")
+    if scheme == "mailto":
+        _check_mailto(path, _decoded(query))
+    if scheme == "urn":
+        _check_urn(path)
+
+
+def _is_sha256(data: bytes) -> bool:
+    """Whether *data* is a multihash: the code of SHA-256 and the length of the digest as varints, and the digest."""
+    code, data = _varint(data)
+    length, data = _varint(data)
+    return code == _SHA2_256 and length is not None and 0 < length == len(data)
+
+
+def _varint(data: bytes) -> tuple[int | None, bytes]:
+    number = 0
+    for place, byte in enumerate(data[:8]):
+        number |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return number, data[place + 1 :]
+    return None, b""
+
+
+def _check_patch(patch: object, profile: Profile) -> None:
+    action = own_members(patch).get("action")
+    if not isinstance(action, str) or action not in profile.patches:
+        raise RequestError("patch_not_allowed", f"{str(action)[:40]!r} is no patch action that is allowed here")
+    if action in _CHECKS:
+        _CHECKS[action](own_members(patch))
+    else:  # one that the network has added, which the reference does not know
+        check_patches([patch], profile)
+
+
+@lru_cache(maxsize=256)
+def _is_es256k(header: str) -> bool:
+    """Whether *header* is the JSON object ``{"alg": "ES256K"}``, read with ``JSON.parse``."""
+    try:
+        return bool(decode_native(decode_base64(header)) == {"alg": "ES256K"})
+    except ReferenceJsonError:
+        return False
+
+
+def _check_replace(patch: Object) -> None:
+    if not isinstance(patch.get("document"), dict | list):
+        raise _wrong("a patch 'replace' has an object as document")
+    document = allow_members(patch["document"], {"publicKeys", "services"}, "the document of a patch 'replace'")
+    if "publicKeys" in document:
+        _check_keys(document["publicKeys"])
+    if "services" in document:
+        _check_services(document["services"])
+
+
+def _check_add(member: str, check: Callable[[object], None]) -> Callable[[Object], None]:
+    def checked(patch: Object) -> None:
+        if len(patch) != 2:
+            raise _wrong(f"a patch that adds has exactly the members 'action' and {member!r}")
+        check(patch.get(member))
+
+    return checked
+
+
+def _check_remove(patch: Object) -> None:
+    allow_members(patch, {"action", "ids"}, "a patch that removes")
+    for name in _list(patch.get("ids"), "ids"):
+        _check_id(name)
+
+
+def _check_keys(keys: object) -> None:
+    ids = set[str]()
+    for item in _list(keys, "publicKeys"):
+        key = allow_members(item, {"id", "type", "purposes", "publicKeyJwk"}, "a public key")
+        if not isinstance(key.get("publicKeyJwk", 0), dict | None):
+            raise _wrong("the publicKeyJwk of a public key must be an object")
+        if not isinstance(key.get("type"), str):
+            raise _wrong("the type of a public key must be text")
+        _add_id(key.get("id"), ids)
+        if "purposes" in key:
+            _check_purposes(key["purposes"])
+
+
+def _check_purposes(value: object) -> None:
+    purposes = _list(value, "purposes")
+    if not all(isinstance(purpose, str) and purpose in PURPOSES for purpose in purposes):
+        raise _wrong(f"the purposes of a public key are some of {', '.join(PURPOSES)}")
+    if len(set(purposes)) != len(purposes):
+        raise _wrong("a public key has a purpose twice")
+
+
+def _check_services(services: object) -> None:
+    ids = set[str]()
+    for item in _list(services, "services"):
+        service = own_members(item)
+        if len(service) != 3:
+            raise _wrong("a service has exactly the members 'id', 'type' and 'serviceEndpoint'")
+        _add_id(service.get("id"), ids)
+        kind = service.get("type")
+        if not isinstance(kind, str) or utf16_length(kind) > MAX_SERVICE_TYPE_LENGTH:
+            raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
+        endpoint = service.get("serviceEndpoint", 0)
+        if isinstance(endpoint, str):
+            check_uri(endpoint)
+        elif not isinstance(endpoint, dict | None):
+            raise _wrong("a serviceEndpoint is text or an object")
+
+
+def _add_id(name: object, ids: set[str]) -> None:
+    if _check_id(name) in ids:
+        raise _wrong(f"the id {name!r} occurs twice")
+    ids.add(str(name))
+
+
+def _check_id(name: object) -> str:
+    if not isinstance(name, str) or not name or utf16_length(name) > MAX_ID_LENGTH or not is_base64url(name):
+        raise _wrong(f"{str(name)[:60]!r} is no id: 1 to {MAX_ID_LENGTH} characters of base64url")
+    return name
+
+
+def _check_mailto(path: str, query: str) -> None:
+    addresses = path.split(",") if path else []
+    for field in query.split("&") if query else ():
+        name, equals, value = field.partition("=")
+        if name == "to":
+            addresses += value.split("=")[0].split(",") if equals else [""]
+    if not all("@" in address for address in addresses):
+        raise _wrong("a mailto: URI has an address without '@'")
+
+
+def _check_urn(path: str) -> None:
+    namespace, colon, name = _decoded(path).partition(":")
+    if not namespace or not colon:
+        raise _wrong("a urn: URI has a namespace and a name")
+    if namespace.lower() == "uuid" and _UUID.fullmatch(name) is None:
+        raise _wrong("a urn:uuid: URI names no UUID")
+
+
+def _decoded(text: str) -> str:
+    """*text* with the characters that need no percent-encoding decoded."""
+    return _ENCODED_UNRESERVED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def _list(value: object, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _wrong(f"{name!r} must be a list")
+    return value
+
+
+def _wrong(text: str) -> RequestError:
+    return RequestError("patch_invalid", text)
+
+
+_CHECKS: Mapping[str, Callable[[Object], None]] = {
+    REPLACE: _check_replace,
+    ADD_KEYS: _check_add("publicKeys", _check_keys),
+    REMOVE_KEYS: _check_remove,
+    ADD_SERVICES: _check_add("services", _check_services),
+    REMOVE_SERVICES: _check_remove,
+}
