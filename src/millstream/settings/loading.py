@@ -127,8 +127,6 @@ def _durations(struct: type[msgspec.Struct], section: str = "") -> Iterator[tupl
 
 
 _DURATIONS = frozenset(_durations(Settings))
-DURATIONS = frozenset(f"{section}.{name}".lstrip(".") for section, name in _DURATIONS)
-"""The settings that are lengths of time, by their dotted names."""
 
 _OVERRIDE: dict[str, Callable[[Any], int]] = {key: parse_duration for part, key in _DURATIONS if part == "batching"}
 _RULE: dict[str, Callable[[Any], int]] = {
