@@ -34,10 +34,10 @@ class RegistrySettings(msgspec.Struct, frozen=True):
     """All durations in seconds.
 
     ``batch_writer_timeout`` (``batch-writer-timeout``) is the age at which the oldest operation has its batch cut;
-    ``writer_monitor_interval`` how often that is looked at; ``max_operations`` cuts smaller batches than the protocol
-    allows. Final operations are forgotten after ``operation_lifespan`` (``op-queue-operation-lifespan``), which is
-    looked after each ``expiry_check_interval`` (``data-expiry-check-interval``). No more than ``max_open`` operations
-    may be under way.
+    ``writer_monitor_interval`` how often that is looked at, which is at least four times a timeout;
+    ``max_operations`` cuts smaller batches than the protocol allows. Final operations are
+    forgotten after ``operation_lifespan`` (``op-queue-operation-lifespan``), which is looked after each
+    ``expiry_check_interval`` (``data-expiry-check-interval``). No more than ``max_open`` operations may be under way.
     """
 
     batch_writer_timeout: float = 60.0
