@@ -103,7 +103,10 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``unixfs-v0``. A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as it is
     full, which is looked at every ``writer_monitor_interval`` (and at least four times a timeout). An instance that
     takes a notice of operations from the broker has ``op_queue_notice_visibility`` to put them into its queue, before
-    another instance gets the notice. The others are the parameters of
+    another instance gets the notice. An operation that is not anchored yet counts for resolution until
+    ``unpublished_operation_lifespan`` after it was accepted (0: not at all): a DID that is not anchored resolves from
+    such operations, an anchored one lists them in its metadata; with ``apply_unpublished_operations`` they change its
+    document as well. The others are the parameters of
     :class:`millstream.anchoring.registry.RegistrySettings`.
     """
 
@@ -128,6 +131,8 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     op_queue_operation_lifespan: Duration = Duration(24 * 3600 * MICROSECONDS)
     task_manager_check_interval: Duration = Duration(10 * MICROSECONDS)
     data_expiry_check_interval: Duration = Duration(60 * MICROSECONDS)
+    unpublished_operation_lifespan: Duration = Duration(0)
+    apply_unpublished_operations: bool = False
 
     def __post_init__(self) -> None:
         _require_time(self, "writer_monitor_interval", "op_queue_notice_visibility")
@@ -154,6 +159,8 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             operation_lifespan=_seconds(self.op_queue_operation_lifespan),
             expiry_check_interval=_seconds(self.data_expiry_check_interval),
             task_check_interval=_seconds(self.task_manager_check_interval),
+            unpublished_operation_lifespan=_seconds(self.unpublished_operation_lifespan),
+            apply_unpublished_operations=self.apply_unpublished_operations,
             queue=queue,
         )
 
