@@ -373,12 +373,20 @@ class Node(MillNode):
 
     def _broker_queue(self, name: str) -> WorkQueue:
         from millstream.messaging.workqueue import SCHEME, RocketWorkQueue
-        from millstream.queue.rabbitmq import RabbitWorkQueue
+        from millstream.queue.rabbitmq import ConnectionOptions, RabbitWorkQueue
 
         settings = self.settings.queue
-        kind = RocketWorkQueue if settings.broker.startswith(SCHEME) else RabbitWorkQueue
-        engine = self._engine(settings.database)
-        queue: NoticedWorkQueue = kind(settings.broker, engine, self._broker_prefix + name, self.clock)
+        engine, known_as = self._engine(settings.database), self._broker_prefix + name
+        queue: NoticedWorkQueue
+        if settings.broker.startswith(SCHEME):
+            queue = RocketWorkQueue(settings.broker, engine, known_as, self.clock)
+        else:
+            options = ConnectionOptions(
+                publishers=settings.publisher_pool_size,
+                retry_first=settings.reconnect_initial_interval / MICROSECONDS,
+                retry_longest=settings.reconnect_max_interval / MICROSECONDS,
+            )
+            queue = RabbitWorkQueue(settings.broker, engine, known_as, self.clock, options=options)
         self._resources.callback(queue.close)
         return queue
 

@@ -182,7 +182,7 @@ def test_messages_are_told_with_dates_and_durations():
     result = CliRunner().invoke(batch, command, input=MESSAGES.lstrip(), catch_exceptions=False)
     kept, refused = map(json.loads, result.stdout.splitlines())
     assert kept["why"].startswith("Began at 2013-01-01T05:00:00Z: it holds the first record of its source.")
-    assert refused["why"] == "It took 31s from event to receipt, max_delay is 2s; max_delay 31s would have kept it."
+    assert refused["why"] == "It took 31 s from event to receipt, max_delay is 2 s; max_delay 31 s would have kept it."
     assert refused["max_delay"] == 31_000_000
 
 

@@ -87,7 +87,68 @@ def test_an_error_is_one_line_with_its_exit_code(
 def test_config_show_writes_overrides_of_batching_as_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "millstream.toml").write_text('[[batching.override]]\nsource = "p"\nwindow = "5s"\n')
     assert run(["config", "show", "--data", str(tmp_path)]) == 0
-    assert '[{"source":"p","window":5000000}]' in capfd.readouterr().out
+    assert '[{"source":"p","window":"5 s"}]' in capfd.readouterr().out
+
+
+LENGTHS = """\
+[batching]
+window = "21ms"
+[[batching.override]]
+source = "p"
+max_delay = "2h"
+[[log.rules]]
+log = "*"
+max_age = "7d"
+[broker]
+backoff = ["1s", "1m"]
+[registry]
+batch_writer_timeout = "46m"
+[mill.brake]
+window = 5400
+[serve.ingest.weather]
+url = "mqtt://localhost"
+topics = ["#"]
+expiry = "1h"
+[serve.relay.orders]
+url = "sqlite:///shop.db"
+poll = "250ms"
+"""
+
+
+def test_config_show_writes_lengths_of_time_with_units_in_every_section(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "millstream.toml").write_text(LENGTHS)
+    assert run(["config", "show", "--data", str(tmp_path)]) == 0
+    shown = dict(line.split(None, 1) for line in capfd.readouterr().out.splitlines())
+    values = {name: text.removesuffix(str(tmp_path / "millstream.toml")).strip() for name, text in shown.items()}
+    assert values["batching.window"] == "21 ms"
+    assert values["batching.override"] == '[{"source":"p","max_delay":"2 h"}]'
+    assert '"max_age":"7 d"' in values["log.rules"]
+    assert values["broker.backoff"] == "1 s, 1 min"
+    assert values["registry.batch_writer_timeout"] == "46 min"
+    assert values["mill.brake.window"] == "90 min"
+    assert values["serve.ingest.weather.expiry"] == "1 h"
+    assert values["serve.relay.orders.poll"] == "250 ms"
+    assert values["mill.produce.duplication_frequency"].split() == ["30", "d", "default"]
+
+
+def test_config_show_keeps_lengths_of_time_as_numbers_for_programs(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "millstream.toml").write_text(LENGTHS)
+    assert run(["config", "show", "--json", "--data", str(tmp_path)]) == 0
+    rows = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    values = {row["setting"]: row["value"] for row in rows}
+    assert (values["batching.window"], values["broker.backoff"]) == (21_000, [1_000_000, 60_000_000])
+    assert values["serve.relay.orders.poll"] == 250_000
+
+
+def test_config_show_writes_columns_that_line_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "show", "--data", str(tmp_path)]) == 0
+    lines = [line for line in capfd.readouterr().out.splitlines() if line.endswith(" default")]
+    starts = {line.index(line.split()[1]) for line in lines if len(line.split()) > 2 and "[" not in line}
+    assert len(starts) == 1
 
 
 def test_config_show_tells_where_a_setting_comes_from(

@@ -246,7 +246,7 @@ def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: S
 
 def test_settings_say_where_they_come_from_and_read_as_they_are_written(served: Served) -> None:
     rows = {row["setting"]: row for row in served.ask("GET", f"{API}/system/settings")[1]["items"]}
-    assert (rows["batching.window"]["value"], rows["batching.window"]["origin"]) == ("30m", "default")
+    assert (rows["batching.window"]["value"], rows["batching.window"]["origin"]) == ("30 min", "default")
     assert rows["stores.second.url"]["origin"].endswith("millstream.toml")
 
 

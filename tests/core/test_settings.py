@@ -101,7 +101,16 @@ def test_a_node_without_settings_has_everything_in_its_folder(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("text", "ticks"),
-    [("500ms", 500_000), ("30", 30_000_000), ("1.5s", 1_500_000), ("2h", 7_200_000_000), (7, 7_000_000)],
+    [
+        ("500ms", 500_000),
+        ("7us", 7),
+        ("20m", 1_200_000_000),
+        ("20min", 1_200_000_000),
+        ("30", 30_000_000),
+        ("1.5s", 1_500_000),
+        ("2h", 7_200_000_000),
+        (7, 7_000_000),
+    ],
 )
 def test_durations(text: str | int, ticks: int) -> None:
     assert parse_duration(text) == ticks
@@ -128,9 +137,9 @@ def durations_of(struct: type[msgspec.Struct], path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("duration", "text"),
-    [(0, "0s"), (1, "1us"), (1_500, "1500us"), (2_000_000, "2s"), (90_000_000, "90s"), (1_800_000_000, "30m"),
-     (86_400_000_000, "1d"), (25 * 3_600_000_000, "25h")],
+    [(0, "0 s"), (1, "1 µs"), (1_500, "1500 µs"), (21_000, "21 ms"), (2_000_000, "2 s"), (90_000_000, "90 s"),
+     (46 * 60_000_000, "46 min"), (3_600_000_000, "1 h"), (86_400_000_000, "1 d"), (25 * 3_600_000_000, "25 h")],
 )  # fmt: skip
-def test_a_length_of_time_is_shown_as_it_is_written(duration: int, text: str) -> None:
+def test_a_length_of_time_is_shown_with_its_unit_and_may_be_written_so(duration: int, text: str) -> None:
     assert format_duration(duration) == text
     assert parse_duration(text) == duration

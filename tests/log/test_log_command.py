@@ -197,10 +197,10 @@ def test_info_names_what_a_log_is_trimmed_by(shell: Shell) -> None:
         shell.run("append", name, stdin=b"x\n")
         told[name] = shell.run("info", name).split("trimmed   ")[1].splitlines()[0]
     assert told == {
-        "weather": "by the rule for 'weather' in the settings: max_age 30d, keep_consumers",
+        "weather": "by the rule for 'weather' in the settings: max_age 30 d, keep_consumers",
         "other": "by the rule for '*' in the settings: max_count 5",
         "dotted.name": "never: it has no policy, and no rule of the settings is for it",
     }
     shell.run("trim", "dotted.name", "--max-age", "1d", "--keep-policy")
-    assert "trimmed   by its own policy: max_age 1d" in shell.run("info", "dotted.name")
+    assert "trimmed   by its own policy: max_age 1 d" in shell.run("info", "dotted.name")
     assert json.loads(shell.run("info", "other", "--json"))["rule"] == "*"

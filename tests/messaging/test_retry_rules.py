@@ -67,13 +67,13 @@ def test_an_operator_configures_a_group(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "millstream.toml").write_text(settings, "utf-8")
     data = ["--data", str(tmp_path)]
     assert run(["group", "configure", "g", "--max-attempts", "9", *data]) == 0
-    assert capsys.readouterr().out == "g  dead after 9 attempts; waits 1s, 1m\n"
+    assert capsys.readouterr().out == "g  dead after 9 attempts; waits 1 s, 1 min\n"
     assert run(["group", "configure", "g", "--backoff", "10s, 500ms", "--json", *data]) == 0
     assert json.loads(capsys.readouterr().out)["backoff"] == [10 * SECOND, SECOND // 2]
     assert run(["group", "describe", "g", *data]) == 0
-    assert capsys.readouterr().out == "g  dead after 9 attempts; waits 10s, 500ms\n"
+    assert capsys.readouterr().out == "g  dead after 9 attempts; waits 10 s, 500 ms\n"
     assert run(["group", "configure", "g", "--defaults", *data]) == 0
-    assert capsys.readouterr().out == "g  dead after 4 attempts; waits 1s, 1m\n"
+    assert capsys.readouterr().out == "g  dead after 4 attempts; waits 1 s, 1 min\n"
     for wrong, text in (
         ((), "give --max-attempts N"), (("--backoff", "soon"), "is not a duration"),
         (("--backoff", "13h"), "more than 0 and up to 12h"), (("--max-attempts", "0"), "1<=x<=1000"),

@@ -113,6 +113,22 @@ def test_a_create_is_answered_with_its_document_and_becomes_resolvable(api: Api)
     assert resolved["didDocumentMetadata"]["method"]["published"] is True
 
 
+def test_a_did_that_is_not_anchored_resolves_over_http_where_the_settings_say_so(tmp_path: Path) -> None:
+    person = Person("waiting")
+    api = Api(tmp_path, unpublished_operation_lifespan="1h", batch_writer_timeout="1h")
+    try:
+        did = f"did:sidetree:{person.suffix}"
+        assert api.ask("GET", f"{IDENTIFIERS}/{did}")[0] == 404
+        operation = api.submit(person.create)[2]["operation-id"]
+        status, resolved, _ = api.ask("GET", f"{IDENTIFIERS}/{did}")
+        assert (status, resolved["didDocument"]["id"]) == (200, did)
+        method = resolved["didDocumentMetadata"]["method"]
+        assert method["published"] is False
+        assert [each["id"] for each in method["unpublishedOperations"]] == [operation]
+    finally:
+        api.end()
+
+
 def test_a_did_is_updated_and_ended_over_http(api: Api) -> None:
     person = Person("http-life")
     for operation in (person.create, person.update(), person.recover(), person.deactivate()):

@@ -15,7 +15,7 @@ from millstream.cli.common import json_option, print_json
 from millstream.console_settings import HIDDEN, SECRETS, Role
 from millstream.core.passwords import hash_password
 from millstream.log.database.place import masked
-from millstream.settings import load_settings
+from millstream.settings import load_settings, readable
 
 _USER = re.compile(r"[\w.@-]{1,64}")
 _LONGEST = 1_000
@@ -31,17 +31,22 @@ def config() -> None:
 @click.option("--config", "path", type=click.Path(path_type=Path), metavar="FILE", help="Settings file (TOML).")
 @json_option
 def show(data: str | None, path: Path | None, as_json: bool) -> None:
-    """Print every setting with its origin: default, the settings file, environment or flag. Passwords are hidden."""
+    """Print every setting with its origin: default, the settings file, environment or flag. Passwords are hidden.
+
+    Lengths of time have units, as a settings file may have them; with --json they are microseconds.
+    """
     settings, origins = load_settings({"data": data}, config=path)
+    values = msgspec.to_builtins(settings) if as_json else readable(settings)
     rows = [
         {"setting": name, "value": shown(name, value), "origin": origins.get(name, "default")}
-        for name, value in flatten(msgspec.to_builtins(settings))
+        for name, value in flatten(values)
     ]
+    width = max(len(row["setting"]) for row in rows)
     for row in rows:
         if as_json:
             print_json(row)
         else:
-            click.echo(f"{row['setting']:<28} {_text(row['value']):<40} {row['origin']}")
+            click.echo(f"{row['setting']:<{width}} {_text(row['value']):<40} {row['origin']}")
 
 
 @config.command()

@@ -162,8 +162,9 @@ def name_(request: BinaryIO, profile_name: str) -> None:
 def resolve(settings: Settings, name: str, operations: BinaryIO | None, profile_name: str) -> None:
     """Print the document of DID as the node has observed it, or after the OPERATIONS in a file.
 
-    A long form is answered even where nothing is anchored yet. Operations on other DIDs are passed over, and so are
-    those that are not valid for the state the DID is in.
+    A long form is answered even where nothing is anchored yet, a short form where the setting
+    registry.unpublished_operation_lifespan lets accepted operations count. Operations on other DIDs are passed over,
+    and so are those that are not valid for the state the DID is in.
     """
     if operations is not None:
         answer = resolve_from(operations, name, profile_of(profile_name))

@@ -8,11 +8,15 @@ from typing import NewType
 from millstream.core.clock import MICROSECONDS
 
 Duration = NewType("Duration", int)
-"""A length of time in microseconds; written as ``500ms``, ``30s``, ``20m``, ``2h``, ``7d`` or a number of seconds."""
+"""A length of time in microseconds; written as ``500ms``, ``30s``, ``20m``, ``2h``, ``7d`` or a number of seconds.
 
-_UNITS = {"us": 1, "ms": 1_000, "s": MICROSECONDS, "m": 60 * MICROSECONDS, "h": 3600 * MICROSECONDS}
+Shown to people as ``500 ms``, ``30 s``, ``20 min``, ``2 h``, ``7 d``, which may be written as well.
+"""
+
+_UNITS = {"µs": 1, "ms": 1_000, "s": MICROSECONDS, "min": 60 * MICROSECONDS, "h": 3600 * MICROSECONDS}
 _UNITS["d"] = 24 * _UNITS["h"]
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?")
+_WRITTEN = {**_UNITS, "us": _UNITS["µs"], "m": _UNITS["min"]}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s|min|m|h|d)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?")
 
 
@@ -21,15 +25,15 @@ def parse_duration(text: str | float) -> Duration:
     match = _DURATION.fullmatch(str(text).strip())
     if not match:
         raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 20m, 2h, 7d, or a number of seconds")
-    return Duration(round(float(match[1]) * _UNITS[match[2] or "s"]))
+    return Duration(round(float(match[1]) * _WRITTEN[match[2] or "s"]))
 
 
 def format_duration(duration: int) -> str:
-    """A length of time in microseconds, as :func:`parse_duration` reads it: in the largest unit of which it is a whole
-    number."""
+    """A length of time in microseconds, for people and for :func:`parse_duration`: ``46 min``, in the largest unit of
+    which it is a whole number."""
     if not duration:
-        return "0s"
-    return next(f"{duration // long}{unit}" for unit, long in reversed(_UNITS.items()) if duration % long == 0)
+        return "0 s"
+    return next(f"{duration // long} {unit}" for unit, long in reversed(_UNITS.items()) if duration % long == 0)
 
 
 def parse_size(text: str | int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from millstream.core.amounts import Duration
 from millstream.log.errors import LogInputError
 from millstream.log.kinds import is_system
 from millstream.log.log import Log
@@ -26,14 +27,14 @@ class LogRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     log: str
-    max_age: int | None = None
+    max_age: Duration | None = None
     max_bytes: int | None = None
     max_count: int | None = None
     keep_consumers: bool = False
     cap_bytes: int | None = None
     tier: str = ""
     segment_bytes: int | None = None
-    keep_age: int | None = None
+    keep_age: Duration | None = None
     keep_bytes: int | None = None
     parquet: bool = False
 

@@ -7,7 +7,8 @@ settings from the environment.
 
 from __future__ import annotations
 
-from millstream.settings.loading import DURATIONS, FILE_NAME, load_settings
+from millstream.settings.loading import FILE_NAME, load_settings
+from millstream.settings.readable import readable
 from millstream.settings.sections import (
     PRIMARY_URL,
     AlarmSettings,
@@ -24,7 +25,6 @@ from millstream.settings.sections import (
 from millstream.settings.serving import IngestRole, LogFormat, LoggingSettings, LogLevel, RelayRole
 
 __all__ = [
-    "DURATIONS",
     "FILE_NAME",
     "PRIMARY_URL",
     "AlarmSettings",
@@ -43,4 +43,5 @@ __all__ = [
     "SettingsError",
     "StoreSettings",
     "load_settings",
+    "readable",
 ]

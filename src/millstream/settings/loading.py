@@ -100,10 +100,8 @@ def _convert(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         where = path.rstrip("`").lstrip(".") or "the top level"
-        origin = origins.get(where)
-        raise SettingsError(
-            f"setting {where}{f' ({origin})' if origin else ''}: {text[:1].lower()}{text[1:]}"
-        ) from error
+        origin = f" ({origins[where]})" if where in origins else _from(origins, f"{where}.")
+        raise SettingsError(f"setting {where}{origin}: {text[:1].lower()}{text[1:]}") from error
     try:
         settings.batching.rules  # noqa: B018  (a node that cannot batch by its settings says so at once)
     except ConfigError as error:
@@ -127,8 +125,6 @@ def _durations(struct: type[msgspec.Struct], section: str = "") -> Iterator[tupl
 
 
 _DURATIONS = frozenset(_durations(Settings))
-DURATIONS = frozenset(f"{section}.{name}".lstrip(".") for section, name in _DURATIONS)
-"""The settings that are lengths of time, by their dotted names."""
 
 _OVERRIDE: dict[str, Callable[[Any], int]] = {key: parse_duration for part, key in _DURATIONS if part == "batching"}
 _RULE: dict[str, Callable[[Any], int]] = {

@@ -101,7 +101,13 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that, ``patches`` are actions that are
     allowed beside its own (``ietf-json-patch``), ``algorithms`` are signature algorithms beside its own (``EdDSA``),
     which the reference implementation of Sidetree does not read, and ``cid`` is how batch files are named: ``raw``,
-    ``unixfs-v1`` or ``unixfs-v0``. The others are the parameters of
+    ``unixfs-v1`` or ``unixfs-v0``. A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as it is
+    full, which is looked at every ``writer_monitor_interval`` (and at least four times a timeout). An instance that
+    takes a notice of operations from the broker has ``op_queue_notice_visibility`` to put them into its queue, before
+    another instance gets the notice. An operation that is not anchored yet counts for resolution until
+    ``unpublished_operation_lifespan`` after it was accepted (0: not at all): a DID that is not anchored resolves from
+    such operations, an anchored one lists them in its metadata; with ``apply_unpublished_operations`` they change its
+    document as well. The others are the parameters of
     :class:`millstream.anchoring.registry.RegistrySettings`.
     """
 
@@ -112,9 +118,11 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     algorithms: tuple[str, ...] = ()
     cid: CidForm = CidForm.RAW
     batch_writer_timeout: Duration = Duration(60 * MICROSECONDS)
+    writer_monitor_interval: Duration = Duration(MICROSECONDS)
     max_operations: int | None = None
     max_open: int = 1_000_000
     op_queue_pool: int = 5
+    op_queue_notice_visibility: Duration = Duration(60 * MICROSECONDS)
     op_queue_max_retries: int = 30
     op_queue_retry_initial_interval: Duration = Duration(2 * MICROSECONDS)
     op_queue_retry_multiplier: float = 1.5
@@ -125,6 +133,11 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     op_queue_operation_lifespan: Duration = Duration(24 * 3600 * MICROSECONDS)
     task_manager_check_interval: Duration = Duration(10 * MICROSECONDS)
     data_expiry_check_interval: Duration = Duration(60 * MICROSECONDS)
+    unpublished_operation_lifespan: Duration = Duration(0)
+    apply_unpublished_operations: bool = False
+
+    def __post_init__(self) -> None:
+        _require_time(self, "writer_monitor_interval", "op_queue_notice_visibility")
 
     @property
     def parameters(self) -> Parameters:
@@ -138,14 +151,18 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             monitor_interval=_seconds(self.op_queue_task_monitor_interval),
             task_expiration=_seconds(self.op_queue_task_expiration),
             max_repost=self.op_queue_max_ops_to_repost,
+            visibility=_seconds(self.op_queue_notice_visibility),
         )
         return Parameters(
             batch_writer_timeout=_seconds(self.batch_writer_timeout),
+            writer_monitor_interval=_seconds(self.writer_monitor_interval),
             max_operations=self.max_operations,
             max_open=self.max_open,
             operation_lifespan=_seconds(self.op_queue_operation_lifespan),
             expiry_check_interval=_seconds(self.data_expiry_check_interval),
             task_check_interval=_seconds(self.task_manager_check_interval),
+            unpublished_operation_lifespan=_seconds(self.unpublished_operation_lifespan),
+            apply_unpublished_operations=self.apply_unpublished_operations,
             queue=queue,
         )
 
@@ -180,13 +197,32 @@ def _seconds(duration: Duration) -> float:
     return duration / MICROSECONDS
 
 
+def _require_time(section: msgspec.Struct, *names: str) -> None:
+    """Raise ValueError where one of the lengths of time *names* of *section* is 0."""
+    for name in names:
+        if not getattr(section, name):
+            raise ValueError(f"{name} is 0: give it a length of time, such as 1s")  # the loader says where
+
+
 class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Work queues. They lie on logs of the node; with ``broker`` their notices travel over RabbitMQ
     (``amqp://user:password@host:port/vhost``) or RocketMQ 5 (``rocketmq://host:port``, `millstream serve` too), and
-    their tasks lie in ``database`` (``mysql://…``), or in the node's own."""
+    their tasks lie in ``database`` (``mysql://…``), or in the node's own.
+
+    The others are for RabbitMQ. Each queue has one connection that receives, and up to ``publisher_pool_size`` that
+    send at the same time; they are opened when they are needed. A broker that is away is called again after
+    ``reconnect_initial_interval``, then after twice as long, up to ``reconnect_max_interval``, for as long as it takes;
+    meanwhile work goes on from the database.
+    """
 
     broker: str = ""
     database: str = ""
+    publisher_pool_size: Annotated[int, msgspec.Meta(ge=1)] = 8
+    reconnect_initial_interval: Duration = parse_duration("200ms")
+    reconnect_max_interval: Duration = parse_duration("10s")
+
+    def __post_init__(self) -> None:
+        _require_time(self, "reconnect_initial_interval", "reconnect_max_interval")
 
 
 class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

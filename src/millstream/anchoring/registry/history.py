@@ -12,6 +12,7 @@ from millstream.anchoring.ledger import GENESIS, LedgerEntry
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
 from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.unpublished import Unpublished, follow, revived, without
 from millstream.anchoring.registry.versions import Versions
 from millstream.anchoring.sidetree import (
     Anchored,
@@ -41,12 +42,27 @@ class AnchorRecord(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The anchored operations of every DID, in *database*. Thread-safe."""
+    """The anchored operations of every DID, in *database*. Thread-safe.
 
-    def __init__(self, database: RegistryDatabase, store: OperationStore, versions: Versions) -> None:
+    Operations that are not anchored count for :meth:`resolve` until *unpublished* seconds after they were accepted (0:
+    never): a DID that is not anchored resolves from them, that of an anchored one lists them. With
+    *apply_unpublished* they change the document of an anchored DID as well.
+    """
+
+    def __init__(
+        self,
+        database: RegistryDatabase,
+        store: OperationStore,
+        versions: Versions,
+        *,
+        unpublished: float = 0.0,
+        apply_unpublished: bool = False,
+    ) -> None:
         self._database = database
         self._store = store
         self._versions = versions
+        self._unpublished_for = unpublished
+        self._apply_unpublished = apply_unpublished
 
     def position(self) -> tuple[int, str]:
         """The last ledger entry that was observed, and its hash; 0 before the first."""
@@ -118,10 +134,23 @@ class History:
     def resolve(self, did: str) -> dict[str, Any] | None:
         """The resolution result of *did*, a short or long form; None where nothing is known of it.
 
+        Operations that are not anchored count as this history was told to; ``unpublishedOperations`` lists them, and
+        ``published`` says whether the DID is anchored.
+
         Raises :class:`~millstream.anchoring.sidetree.RequestError` for what is no DID of this network.
         """
         identifier = parse_did(did, self._versions.latest.profile)
-        return resolution(identifier, self.state(identifier.suffix))
+        accepted = self._unpublished(identifier.suffix)  # read first: what is observed meanwhile is in one of the two
+        anchored = self.operations(identifier.suffix)
+        state = resolve(anchored)
+        later, unpublished = follow(state, without(anchored, accepted), create=identifier.create)
+        if not unpublished:
+            return resolution(identifier, state)
+        published = state is not None
+        shown = state if published and not self._apply_unpublished else later
+        return resolution(
+            identifier, shown, published=published, unpublished=[each.described() for each in unpublished]
+        )
 
     def refusals(self, operations: Sequence[Operation]) -> Sequence[str | None]:
         """Why each of *operations*, one after the other, cannot be valid now; None where it may be.
@@ -142,6 +171,12 @@ class History:
             else:
                 reasons.append(None if operation.suffix in known else "the DID is not known here: create it first")
         return reasons
+
+    def _unpublished(self, suffix: str) -> Sequence[Unpublished]:
+        if not self._unpublished_for:
+            return []
+        accepted = self._store.unpublished(suffix, self._unpublished_for)
+        return revived(accepted, self._versions.latest.profile, self._database.clock.now())
 
     def _anchored(self, suffixes: Sequence[str]) -> dict[str, bool]:
         """Those of *suffixes* that are anchored, and whether one of their operations looks like a deactivate."""

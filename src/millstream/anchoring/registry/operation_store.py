@@ -265,6 +265,17 @@ class OperationStore:
             total += forgotten
         return total
 
+    def unpublished(self, suffix: str, lifespan: float) -> Sequence[QueuedOperation]:
+        """The operations on *suffix* that were accepted within the last *lifespan* seconds and have not come to an end:
+        not observed, rejected or dead. In the order of acceptance."""
+
+        def query(connection: sa.Connection, now: int) -> Sequence[QueuedOperation]:
+            recent = _ops.c.accepted_at > now - int(lifespan * 1_000_000)
+            chosen = sa.select(*_QUEUED).where(_ops.c.suffix == suffix, _ops.c.open, recent)
+            return [QueuedOperation(*row) for row in connection.execute(chosen.order_by(_ops.c.seq))]
+
+        return self.database.read(query)
+
     def _ended(self, state: OperationState, now: int) -> dict[str, Any]:
         assert state in FINAL
         return {"state": state.value, "open": False, "instance": None, "expires_at": now + self._lifespan}

@@ -62,7 +62,13 @@ class Registry:
         self.instance = instance
         self.versions = versions or Versions()
         self.store = OperationStore(database, lifespan=self.settings.operation_lifespan)
-        self.history = History(database, self.store, self.versions)
+        self.history = History(
+            database,
+            self.store,
+            self.versions,
+            unpublished=self.settings.unpublished_operation_lifespan,
+            apply_unpublished=self.settings.apply_unpublished_operations,
+        )
         self.observer = OperationObserver(self.history, cas, ledger, self.versions)
         self.queue = OperationQueue(self.store, instance, self.settings.queue)
         self.writer = OperationWriter(

@@ -34,10 +34,14 @@ class RegistrySettings(msgspec.Struct, frozen=True):
     """All durations in seconds.
 
     ``batch_writer_timeout`` (``batch-writer-timeout``) is the age at which the oldest operation has its batch cut;
-    ``writer_monitor_interval`` how often that is looked at; ``max_operations`` cuts smaller batches than the protocol
-    allows. Final operations are forgotten after ``operation_lifespan`` (``op-queue-operation-lifespan``), which is
-    looked after each ``expiry_check_interval`` (``data-expiry-check-interval``). No more than ``max_open`` operations
-    may be under way.
+    ``writer_monitor_interval`` how often that is looked at, which is at least four times a timeout;
+    ``max_operations`` cuts smaller batches than the protocol allows. Final operations are
+    forgotten after ``operation_lifespan`` (``op-queue-operation-lifespan``), which is looked after each
+    ``expiry_check_interval`` (``data-expiry-check-interval``). No more than ``max_open`` operations may be under way.
+
+    Operations that are not anchored yet count for resolution until ``unpublished_operation_lifespan``
+    (``unpublished-operation-lifespan``) after they were accepted, 0: not at all; with ``apply_unpublished_operations``
+    they change the document of anchored DIDs too, as in Orb.
     """
 
     batch_writer_timeout: float = 60.0
@@ -47,4 +51,6 @@ class RegistrySettings(msgspec.Struct, frozen=True):
     operation_lifespan: float = 24 * 3600.0
     expiry_check_interval: float = 60.0
     task_check_interval: float = 10.0
+    unpublished_operation_lifespan: float = 0.0
+    apply_unpublished_operations: bool = False
     queue: OperationQueueSettings = OperationQueueSettings()

@@ -6,6 +6,7 @@ before it is anchored.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -65,10 +66,19 @@ def long_form(create: Operation, profile: Profile) -> str:
     return f"did:{profile.method}:{create.suffix}:{state}"
 
 
-def resolution(did: Did, state: DidState | None) -> dict[str, Any] | None:
-    """The answer for *did* whose anchored state is *state*; None where nothing is known of it."""
+def resolution(
+    did: Did, state: DidState | None, *, published: bool = True, unpublished: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any] | None:
+    """The answer for *did* whose state is *state*; None where nothing is known of it.
+
+    The state is anchored, unless *published* is False. *unpublished* are descriptions of operations that are not
+    anchored, to be listed in the metadata.
+    """
     if state is not None:
-        return _answer(did, state, published=True)
+        answer = _answer(did, state, published=published)
+        if unpublished:
+            answer["didDocumentMetadata"]["method"]["unpublishedOperations"] = list(unpublished)
+        return answer
     if did.create is None:
         return None
     initial = resolve([Anchored(-1, 0, did.create)])
@@ -119,7 +129,7 @@ def _answer(did: Did, state: DidState, *, published: bool) -> dict[str, Any]:
     metadata: dict[str, Any] = {"method": {"published": published}}
     if state.deactivated:
         document = _head(did.short)
-        metadata |= {"deactivated": True, "canonicalId": did.short}
+        metadata |= {"deactivated": True, "canonicalId": did.short} if published else {"deactivated": True}
     else:
         document = _document(did.text, state)
         metadata["method"]["recoveryCommitment"] = state.recovery_commitment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.queue.rabbitmq.connections import ConnectionOptions
 from millstream.queue.rabbitmq.rabbit_queue import RabbitWorkQueue
 
-__all__ = ["RabbitWorkQueue"]
+__all__ = ["ConnectionOptions", "RabbitWorkQueue"]

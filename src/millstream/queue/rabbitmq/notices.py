@@ -6,27 +6,20 @@ many of these as it takes, the longest first.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from millstream.core.clock import Clock
 from millstream.queue.noticed import NOTICE_IDS, read_notice, write_notice
-from millstream.queue.protocol import QueueError, QueueInputError
+from millstream.queue.rabbitmq.connections import ConnectionOptions, Link, LinkPool, Outage, parse_url
 
 if TYPE_CHECKING:
-    from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+    from pika.adapters.blocking_connection import BlockingChannel
 
 TIERS = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 """How long the messages of each delay queue wait, in seconds."""
-
-_RECONNECT = (0.1, 10.0)  # seconds between attempts: at first, at most
-_log = logging.getLogger(__name__)
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -40,19 +33,17 @@ class Notice(msgspec.Struct, frozen=True):
 class Notices:
     """The notices of the queue *name* on the broker at *url* (``amqp://user:password@host:port/vhost``). Thread-safe.
 
-    While the broker is away nothing is sent or received and no error raised; it is looked for again and again.
+    While the broker is away nothing is sent or received and no error raised; it is looked for again and again, as
+    *options* say.
     """
 
-    def __init__(self, url: str, name: str, clock: Clock) -> None:
-        self._parameters = _parameters(url)
+    def __init__(self, url: str, name: str, clock: Clock, options: ConnectionOptions | None = None) -> None:
+        options = options or ConnectionOptions()
+        parameters, outage = parse_url(url), Outage(name, options, clock)
         self._name = name
-        self._clock = clock
-        self._lock = threading.RLock()
-        self._connection: BlockingConnection | None = None
-        self._channel: BlockingChannel | None = None
-        self._session = 0
-        self._failures = 0
-        self._not_before = 0.0
+        # Who waits for a confirm, or for a broker that takes nothing at the moment, keeps nobody from receiving.
+        self._receiving = Link(parameters, self._prepare, outage, clock)
+        self._sending = LinkPool(options.publishers, lambda: Link(parameters, self._prepare, outage, clock))
 
     def send(self, ids: Sequence[int], delays: Mapping[int, float] | None = None) -> Sequence[int]:
         """Send notices of the tasks *ids*, some of them to come after *delays* seconds; the ids that were confirmed."""
@@ -66,7 +57,8 @@ class Notices:
                     sent.extend(part)
 
         if ids:
-            self._talk(publish)
+            with self._sending.link() as link:
+                link.use(publish)
         return sent
 
     def receive(self, count: int) -> Sequence[Notice]:
@@ -78,9 +70,10 @@ class Notices:
                 method, _, body = channel.basic_get(self._name)
                 if method is None:
                     return
-                found.append(Notice(read_notice(body), method.delivery_tag, self._session))
+                found.append(Notice(read_notice(body), method.delivery_tag, self._receiving.session))
 
-        self._talk(get)
+        self._receiving.use(get)
+        self._sending.tend()
         return found
 
     def settle(self, notices: Sequence[Notice]) -> None:
@@ -88,56 +81,17 @@ class Notices:
 
         def acknowledge(channel: BlockingChannel) -> None:
             for notice in notices:
-                if notice.session == self._session:
+                if notice.session == self._receiving.session:
                     channel.basic_ack(notice.tag)
 
-        self._talk(acknowledge)
+        self._receiving.use(acknowledge)
 
     def close(self) -> None:
         """Let go of the broker; what was received and not settled goes back to it."""
-        with self._lock:
-            self._forget()
+        self._sending.close()
+        self._receiving.close()
 
-    def _talk(self, action: Callable[[BlockingChannel], None]) -> None:
-        """Do *action* on the channel, which this thread holds meanwhile; nothing while the broker is away.
-
-        What breaks the connection is not raised, but logged, once an outage.
-        """
-        from pika.exceptions import AMQPError
-
-        with self._lock:
-            try:
-                channel = self._open()
-                if channel is not None:
-                    action(channel)
-            except (AMQPError, OSError) as error:
-                self._failures += 1
-                if self._failures == 1:
-                    _log.warning("the broker of queue %s is away: %s", self._name, type(error).__name__)
-                self._not_before = self._clock.monotonic() + min(_RECONNECT[1], _RECONNECT[0] * 2**self._failures)
-                self._forget()
-
-    def _open(self) -> BlockingChannel | None:
-        if self._connection is not None:
-            self._connection.process_data_events(0)  # heartbeats, and news of a connection that was lost
-        if self._channel is not None and self._channel.is_open:
-            return self._channel
-        if self._clock.monotonic() < self._not_before:
-            return None
-        self._forget()
-        self._channel = self._connect()
-        if self._failures:
-            _log.warning("the broker of queue %s is back", self._name)
-        self._failures = 0
-        return self._channel
-
-    def _connect(self) -> BlockingChannel:
-        import pika
-
-        logging.getLogger("pika").setLevel(logging.CRITICAL)  # it tells of an outage in a dozen lines, we in one
-        self._connection = pika.BlockingConnection(self._parameters)
-        self._session += 1
-        channel = self._connection.channel()
+    def _prepare(self, channel: BlockingChannel) -> None:
         channel.confirm_delivery()
         quorum = {"x-queue-type": "quorum"}
         channel.queue_declare(self._name, durable=True, arguments=quorum)
@@ -145,7 +99,6 @@ class Notices:
         for tier in TIERS:
             wait = {**quorum, **back, "x-message-ttl": int(tier * 1000)}
             channel.queue_declare(self._tier_name(tier), durable=True, arguments=wait)
-        return channel
 
     def _publish(self, channel: BlockingChannel, tier: float | None, ids: Sequence[int]) -> None:
         import pika
@@ -156,12 +109,6 @@ class Notices:
 
     def _tier_name(self, tier: float) -> str:
         return f"{self._name}.delay.{int(tier * 1000)}ms"
-
-    def _forget(self) -> None:
-        connection, self._connection, self._channel = self._connection, None, None
-        if connection is not None and connection.is_open:
-            with contextlib.suppress(Exception):
-                connection.close()
 
 
 def _by_tier(ids: Sequence[int], delays: Mapping[int, float]) -> dict[float | None, list[int]]:
@@ -176,16 +123,3 @@ def _tier(delay: float) -> float | None:
     if delay <= 0:
         return None
     return max((tier for tier in TIERS if tier <= delay), default=TIERS[0])
-
-
-def _parameters(url: str) -> Any:
-    if urlsplit(url).scheme not in ("amqp", "amqps"):
-        raise QueueInputError("a broker of RabbitMQ is amqp://user:password@host:port/vhost")
-    try:
-        import pika
-    except ImportError as error:
-        raise QueueError("RabbitMQ needs pika: pip install 'millstream[rabbitmq]'") from error
-    parameters = pika.URLParameters(url)
-    parameters.blocked_connection_timeout = 30
-    parameters.socket_timeout = 10
-    return parameters

@@ -12,14 +12,13 @@ import msgspec
 
 from millstream import __version__
 from millstream.console_settings import HIDDEN, SECRETS
-from millstream.core.amounts import format_duration
 from millstream.log.database.place import masked
 from millstream.messaging.broker.admin import GroupInfo
 from millstream.queue import queue_name
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoints, Limit, Listing, Number
 from millstream.rest.trail import TrailEvent
-from millstream.settings import DURATIONS
+from millstream.settings import readable
 
 endpoints = Endpoints()
 
@@ -125,7 +124,7 @@ def stores(desk: Desk, _ask: Ask[Any, Any]) -> Listing[StoreRow]:
 @endpoints.get("/system/settings")
 def settings(desk: Desk, _ask: Ask[Any, Any]) -> Listing[SettingRow]:
     """List every setting with its origin; secrets are hidden."""
-    rows = list(setting_rows(msgspec.to_builtins(desk.node.settings), desk.origins))
+    rows = list(setting_rows(readable(desk.node.settings), desk.origins))
     return Listing(rows, total=len(rows))
 
 
@@ -174,7 +173,7 @@ def look_at_health(desk: Desk) -> Health:
 
 
 def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], path: str = "") -> Iterator[SettingRow]:
-    """The leaves of nested settings, by their dotted names; secrets are hidden."""
+    """The leaves of nested settings, as :func:`readable` has them, by their dotted names; secrets are hidden."""
     for key, value in values.items():
         name = f"{path}{key}"
         if isinstance(value, Mapping) and value:
@@ -182,8 +181,6 @@ def setting_rows(values: Mapping[str, Any], origins: Mapping[str, str], path: st
             continue
         if key in SECRETS and value:
             text = HIDDEN
-        elif name in DURATIONS and isinstance(value, int | list | tuple):
-            text = ", ".join(map(format_duration, [value] if isinstance(value, int) else value))
         elif isinstance(value, str):
             text = masked(value)
         else:

@@ -1,0 +1,101 @@
+"""What the section ``registry`` of a settings file says reaches a running instance."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from millstream.anchoring import MemoryCas, MemoryLedger
+from millstream.anchoring.registry import Registry, RegistryDatabase
+from millstream.core.clock import SystemClock
+from millstream.queue import Lease
+from millstream.settings import RegistrySettings, SettingsError, load_settings
+from millstream.testing.waiting import until
+
+
+class NotingClock(SystemClock):
+    """Remembers for how many seconds somebody wanted to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = set[float]()
+
+    def wait(self, condition: threading.Condition, seconds: float | None = None) -> bool:
+        self.waits.add(-1.0 if seconds is None else seconds)
+        return super().wait(condition, seconds)
+
+
+class NotingBroker:
+    """A broker without notices, which remembers for how long they would have been hidden."""
+
+    def __init__(self) -> None:
+        self.visibilities = set[float]()
+
+    def lease(self, _count: int, *, visibility: float) -> list[Lease]:
+        self.visibilities.add(visibility)
+        return []
+
+
+def settings_of(folder: Path, text: str) -> RegistrySettings:
+    (folder / "millstream.toml").write_text(f"[registry]\n{text}\n")
+    return load_settings({"data": str(folder)}, environment={})[0].registry
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Callable[..., Registry]:
+    """instance(text of the section, clock, broker) → an instance; not started."""
+
+    def make(text: str, clock: SystemClock, broker: Any = None) -> Registry:
+        engine = sa.create_engine(f"sqlite:///{tmp_path / 'registry.db'}", connect_args={"timeout": 30})
+        database, ledger = RegistryDatabase(engine, clock), MemoryLedger(clock)
+        parameters = settings_of(tmp_path, text).parameters
+        return Registry(database, MemoryCas(), ledger, instance="one", settings=parameters, broker=broker)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "pause"),
+    [
+        ("", 1.0),
+        ('writer_monitor_interval = "7s"', 7.0),
+        ('writer_monitor_interval = "20ms"', 0.02),
+        ('writer_monitor_interval = "30s"\nbatch_writer_timeout = "8s"', 2.0),
+    ],
+)
+def test_the_writer_looks_at_its_queue_as_often_as_the_settings_say(
+    instance: Callable[..., Registry], text: str, pause: float
+) -> None:
+    clock = NotingClock()
+    with instance(text, clock) as registry:
+        registry.start()
+        until(lambda: pause in clock.waits)
+    assert clock.waits <= {pause, 10.0}, "the other threads wait for 10 seconds"
+
+
+def test_a_notice_is_hidden_for_as_long_as_the_settings_say(instance: Callable[..., Registry]) -> None:
+    broker = NotingBroker()
+    with instance('op_queue_notice_visibility = "90s"', SystemClock(), broker) as registry:
+        registry.start()
+        until(lambda: bool(broker.visibilities))
+    assert broker.visibilities == {90.0}
+
+
+def test_both_may_be_set_by_environment() -> None:
+    environment = {
+        "MILLSTREAM_REGISTRY__WRITER_MONITOR_INTERVAL": "250ms",
+        "MILLSTREAM_REGISTRY__OP_QUEUE_NOTICE_VISIBILITY": "5m",
+    }
+    parameters = load_settings(environment=environment)[0].registry.parameters
+    assert (parameters.writer_monitor_interval, parameters.queue.visibility) == (0.25, 300.0)
+
+
+@pytest.mark.parametrize("name", ["writer_monitor_interval", "op_queue_notice_visibility"])
+def test_no_time_at_all_is_refused_with_the_name_of_the_setting(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"setting registry \(.*millstream.toml\): {name} is 0"):
+        settings_of(tmp_path, f"{name} = 0")
