@@ -94,13 +94,31 @@ class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     cas: str = ""
 
 
+class FollowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The registry whose ledger this one follows, and which is the one that takes operations. ``ledger`` is a file, or
+    the URL of a node or of a file of entries; ``cas`` are the places of its files, asked in this order (see
+    `millstream anchor observe`). It is read again after each ``interval``.
+    """
+
+    ledger: str = ""
+    cas: tuple[str, ...] = ()
+    interval: Duration = Duration(10 * MICROSECONDS)
+
+    def __post_init__(self) -> None:
+        if self.ledger and not self.cas:
+            raise ValueError("ledger needs cas: the places of the files that the ledger names")
+        if self.interval <= 0:
+            raise ValueError("interval must be longer than 0 s")
+
+
 class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The registry of identifiers. Its operations lie in ``database`` (``mysql://user:password@host:port/name``, to be
     shared by several instances), or in the node's own.
 
     ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that, ``patches`` are actions that are
     allowed beside its own (``ietf-json-patch``), and ``cid`` is how batch files are named: ``raw``, ``unixfs-v1`` or
-    ``unixfs-v0``. The others are the parameters of :class:`millstream.anchoring.registry.RegistrySettings`.
+    ``unixfs-v0``. With ``follow`` the registry of somebody else is read into this one, which then takes no operations.
+    The others are the parameters of :class:`millstream.anchoring.registry.RegistrySettings`.
     """
 
     database: str = ""
@@ -108,6 +126,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: str = ""
     patches: tuple[str, ...] = ()
     cid: CidForm = CidForm.RAW
+    follow: FollowSettings = FollowSettings()
     batch_writer_timeout: Duration = Duration(60 * MICROSECONDS)
     max_operations: int | None = None
     max_open: int = 1_000_000
