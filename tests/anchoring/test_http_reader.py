@@ -93,14 +93,15 @@ def test_an_answer_that_breaks_off_is_no_answer(web: Any) -> None:
 )
 def test_what_is_no_http_is_an_error_and_no_crash(web: Any, bytes_: bytes) -> None:
     web.answers["/x"] = lambda handler: handler.wfile.write(bytes_)
-    with pytest.raises(HttpError):
+    with pytest.raises(HttpError) as error:
         read(f"{web.url}/x")
+    assert str(error.value).isprintable(), "what a stranger sends is never printed as it is"
 
 
 def test_a_server_that_is_not_there_is_named_without_its_query() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(HttpError, match=rf"http://127.0.0.1:{port}/x did not answer") as error:
+    with pytest.raises(HttpError, match=rf"http://127.0.0.1:{port}/x: ") as error:
         read(f"http://127.0.0.1:{port}/x?token=secret")
     assert "secret" not in str(error.value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import re
 import signal
@@ -179,6 +180,20 @@ def test_a_file_that_is_missing_everywhere_ends_the_command_and_is_named(
     assert "1 observed, 2 to come" in said.out and cid in said.out
     assert observe(us, "--ledger", stranger.ledger, "--cas", gateway.url, "--cas", stranger.cas) == 0
     assert_same(stranger, us)
+
+
+def test_what_a_stranger_has_written_leads_no_terminal_astray(
+    stranger: Stranger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = LocalCas(tmp_path / "files").put(gzip.compress(b'{"\\u001b[2J\\u001b]0;owned\\u0007":1}'))
+    entry = {"number": 1, "time": 1, "anchor_string": f"1.{bad}"}
+    stranger.ledger.write_text(json.dumps(entry) + "\n", "utf-8")
+    assert observe(tmp_path / "us", "--ledger", stranger.ledger, "--cas", tmp_path / "files") == 0
+    said = capsys.readouterr()
+    assert "1 with a fault" in said.out and "members that are not known" in said.err
+    stranger.ledger.write_text(json.dumps(entry | {"\x1b[2J": 1}) + "\n", "utf-8")
+    assert observe(tmp_path / "us", "--ledger", stranger.ledger, "--cas", tmp_path / "files") == 2
+    assert "\x1b" not in said.err + capsys.readouterr().err
 
 
 def test_options_that_do_not_go_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

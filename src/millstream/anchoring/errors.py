@@ -85,9 +85,16 @@ class LedgerUnavailableError(LedgerError):
 
 
 class HttpError(AnchoringError):
-    """A server did not answer, not in time, or not with what was asked for; the same call may succeed later."""
+    """A server did not answer, not in time, or not with what was asked for; the same call may succeed later.
+
+    ``reason`` is the same without the address.
+    """
 
     transient: ClassVar[bool] = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.reason = reason
 
 
 class ObservationBlockedError(AnchoringError):

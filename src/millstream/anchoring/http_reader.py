@@ -82,7 +82,7 @@ class HttpReader:
             if answer.status not in _MOVED or target is None:
                 return answer
             url = _redirected(url, target)
-        raise HttpError(f"{shown(first)} redirects more than {REDIRECTS} times")
+        raise HttpError(shown(first), f"it redirects more than {REDIRECTS} times")
 
 
 class HttpAnswer:
@@ -190,9 +190,9 @@ def _redirected(url: str, target: str) -> str:
         found = urljoin(url, target)
         parts = check_url(found.partition("#")[0])
     except (InputError, ValueError) as error:
-        raise HttpError(f"{shown(url)} redirects to what is no web address") from error
+        raise HttpError(shown(url), "it redirects to what is no web address") from error
     if urlsplit(url).scheme == "https" and parts.scheme != "https":
-        raise HttpError(f"{shown(url)} redirects from https to http")
+        raise HttpError(shown(url), "it redirects from https to http")
     return parts.geturl()
 
 
@@ -202,12 +202,17 @@ def _translated(url: str, watchdog: _Watchdog | None) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException, ValueError) as error:
         slow = isinstance(error, TimeoutError) or (watchdog is not None and watchdog.has_ended)
-        reason = "it is too slow" if slow else _reason(error)
-        raise HttpError(f"{shown(url)} did not answer as it should: {reason}") from error
+        raise HttpError(shown(url), "it is too slow" if slow else _reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, http.client.IncompleteRead):
         return "the answer broke off"
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return text.partition("\n")[0][:200]
+    if isinstance(error, OSError):
+        return printable(error.strerror or str(error) or type(error).__name__)
+    return f"it does not speak HTTP as it should ({type(error).__name__})"  # its text would be that of the server
+
+
+def printable(text: str, most: int = 300) -> str:
+    """The beginning of *text*, which a stranger may have written, without what could lead a terminal astray."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:most])

@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from millstream.anchoring.errors import HttpError, LedgerError, LedgerFormatError, LedgerUnavailableError
-from millstream.anchoring.http_reader import HttpAnswer, HttpReader, UrlError, check_url, shown
+from millstream.anchoring.http_reader import HttpAnswer, HttpReader, UrlError, check_url, printable, shown
 from millstream.anchoring.ledger import GENESIS, LedgerEntry, checked_chain, entry_hash
 from millstream.anchoring.remote_cas import folder_of
 from millstream.core.canonical import MAX_SAFE_INTEGER, CanonicalError
@@ -206,7 +206,9 @@ class NodeLedger:
         try:
             return msgspec.json.decode(data, type=LedgerPage)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LedgerFormatError(f"{self.name} does not answer as the ledger of a node does: {error}") from error
+            raise LedgerFormatError(
+                f"{self.name} does not answer as the ledger of a node does: {printable(str(error))}"
+            ) from error
 
 
 def open_ledger(text: str, *, seconds: float | None = None) -> LedgerSource:
@@ -244,8 +246,9 @@ def _parsed(lines: Iterator[bytes], name: str) -> Iterator[LedgerEntry | PlainAn
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if not line.endswith(b"\n") and number > 1:
                 return
+            reason = printable(str(error))
             raise LedgerFormatError(
-                f"{name}:{number}: neither an entry of a ledger nor of a plain list of anchors ({error})"
+                f"{name}:{number}: neither an entry of a ledger nor of a plain list of anchors ({reason})"
             ) from error
 
 

@@ -21,7 +21,7 @@ from millstream.anchoring.errors import (
     CasUnavailableError,
     HttpError,
 )
-from millstream.anchoring.http_reader import HttpAnswer, HttpReader, check_url, shown
+from millstream.anchoring.http_reader import HttpAnswer, HttpReader, check_url, printable, shown
 from millstream.anchoring.local_cas import LocalCas
 from millstream.core.cid import CidHasher, form_of
 from millstream.core.clock import Clock, SystemClock
@@ -71,7 +71,7 @@ class HttpCas:
                         raise overlong(cid, limit)
                     chunks.append(chunk)
         except HttpError as error:
-            raise CasUnavailableError(str(error)) from error
+            raise CasUnavailableError(error.reason) from error
         return checked(cid, b"".join(chunks), limit)
 
     def is_whole(self, cid: str) -> bool:
@@ -94,7 +94,7 @@ class HttpCas:
         if answer.status in _ABSENT:
             raise not_found(cid)
         if answer.status != 200:
-            raise CasUnavailableError(f"{shown(answer.url)} answered with status {answer.status}")
+            raise CasUnavailableError(f"it answered with status {answer.status}")
 
 
 class CasPlace(msgspec.Struct, frozen=True):
@@ -214,4 +214,4 @@ def reason_of(error: CasError) -> str:
         return "not there"
     if isinstance(error, CasOverlongError):
         return "it sent more than the file may have"
-    return "it has other bytes under that name" if isinstance(error, CasDamagedError) else str(error)[:300]
+    return "it has other bytes under that name" if isinstance(error, CasDamagedError) else printable(str(error))

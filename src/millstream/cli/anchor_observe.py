@@ -171,9 +171,11 @@ def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: boo
 
 def print_follow_state(state: FollowState) -> None:
     """Print how far a registry has followed another one."""
+    from millstream.anchoring.http_reader import printable
+
     print(f"following  {state.ledger}: {state.position:,} observed, {state.behind:,} to come")
     if state.error:
-        print(f"following  the last attempt failed: {state.error}")
+        print(f"following  the last attempt failed: {printable(state.error, 2000)}")
 
 
 def _say(text: str) -> None:
@@ -190,8 +192,10 @@ class _Speaker:
         self._spoken_at = clock.monotonic() if clock else 0.0
 
     def recorded(self, record: AnchorRecord) -> None:
+        from millstream.anchoring.http_reader import printable
+
         if record.fault is not None:
-            self._say(f"entry {record.number}: {record.fault}")
+            self._say(f"entry {record.number}: {printable(record.fault)}")
         if self._clock is None or self.follower is None:
             return
         now = self._clock.monotonic()
