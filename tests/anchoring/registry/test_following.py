@@ -130,6 +130,20 @@ def test_every_identifier_resolves_to_the_same(source: Source, target: Target, *
     assert replay_registry(source.cas, source.ledger, history, Versions()).findings == ()
 
 
+@pytest.mark.served
+def test_a_server_of_databases_follows_as_well(source: Source, target: Target, mariadb_fleet: Any) -> None:
+    source.write(3)
+    target.database, target.engine = mariadb_fleet.database, mariadb_fleet.engine
+    assert target.follower(source).catch_up().entries == 3
+    same(source, target)
+    with pytest.raises(ReadOnlyError):
+        mariadb_fleet.instance().acceptance.submit(canonical_json(Person("new").create.request))
+    source.export(list(source.ledger.entries())[:2])
+    with pytest.raises(LedgerError):
+        target.follower(source).catch_up()
+    assert (target.state.position, "cut short" in (target.state.error or "")) == (3, True)
+
+
 def test_nothing_new_is_nothing_done_and_what_is_new_goes_on(source: Source, target: Target) -> None:
     source.write(3)
     target.follower(source).catch_up()
