@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring import (
@@ -56,8 +57,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millstream.anchoring.feed import AnchorFeed
-    from millstream.anchoring.registry import OperationStatus
+    from millstream.anchoring.registry import AnchorRecord, Follower, FollowState, OperationStatus
     from millstream.anchoring.registry import Registry as IdentifierRegistry
+    from millstream.anchoring.remote_cas import Refusal
     from millstream.messaging.broker.endpoints import Place
     from millstream.messaging.broker.server import BrokerServer
     from millstream.pipeline.session import SparkOptions
@@ -271,10 +273,14 @@ class Node(MillNode):
     @locked_cached_property
     def registry(self) -> IdentifierRegistry:
         """This process as an instance of the registry of identifiers; not started."""
+        from millstream.anchoring.http_reader import shown
         from millstream.anchoring.registry import Registry, RegistryDatabase, network_versions
         from millstream.anchoring.registry.service import instance_name
 
         settings = self.settings.registry
+        state = self.follow_state()
+        if state is not None and state.position:  # the network was chosen when the first entry was read
+            settings = msgspec.structs.replace(settings, profile=state.profile, method=state.method)
         return Registry(
             RegistryDatabase(self._engine(settings.database), self.clock),
             self.cas,
@@ -283,6 +289,40 @@ class Node(MillNode):
             settings=settings.parameters,
             versions=network_versions(settings.network),
             broker=self.queue("operation") if self.settings.queue.broker else None,
+            follows=shown(settings.follow.ledger),
+        )
+
+    def follow_state(self) -> FollowState | None:
+        """How far the registry has followed the ledger of another one; None where it follows none."""
+        from millstream.anchoring.registry.follow_state import follow_state
+
+        with self._engine(self.settings.registry.database).connect() as connection:
+            return follow_state(connection, pending=bool(self.settings.registry.follow.ledger))
+
+    def follower(
+        self,
+        *,
+        told: Callable[[AnchorRecord], object] = lambda _: None,
+        refused: Callable[[Refusal], object] = lambda _: None,
+    ) -> Follower:
+        """Reads the registry that the settings name (``registry.follow``) into this node's.
+
+        *told* hears of each entry that is recorded, *refused* of each place that did not give a file.
+        Raises :class:`~millstream.anchoring.registry.FollowError` where this node has anchored operations of its own.
+        """
+        from millstream.anchoring.ledger_source import open_ledger
+        from millstream.anchoring.registry import Follower, FollowError, RegistryDatabase, network_versions
+        from millstream.anchoring.remote_cas import FallbackCas, open_place
+
+        settings = self.settings.registry
+        if self.registry_ledger.last_number:
+            raise FollowError("this node has anchored operations of its own: follow another ledger on another node")
+        return Follower(
+            RegistryDatabase(self._engine(settings.database), self.clock),
+            FallbackCas([open_place(place) for place in settings.follow.cas], refused, clock=self.clock),
+            open_ledger(settings.follow.ledger),
+            network_versions(settings.network),
+            told=told,
         )
 
     def operation_status(self, operation: str) -> OperationStatus:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,71 @@ class Road:
 
 
 MakeRoad = Callable[..., Road]
+
+
+class Web:
+    """A web server on loopback; ``answers`` has what is sent for a path: bytes, a status, or a function of the request.
+
+    ``asked`` has the paths that were asked for, with their queries, in order.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes | int | Callable[[BaseHTTPRequestHandler], None]] = {}
+        self.asked: list[str] = []
+        self.fallback: Callable[[str], bytes | int] = lambda _: 404
+        self.ended = threading.Event()
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                web.asked.append(self.path)
+                answer = web.answers.get(self.path.partition("?")[0])
+                if answer is None:
+                    answer = web.fallback(self.path)
+                if callable(answer):
+                    answer(self)
+                    return
+                self.send_response(answer if isinstance(answer, int) else 200)
+                body = b"" if isinstance(answer, int) else answer
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        class Quiet(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_: object) -> None:
+                """Clients leave in the middle: that is what is tested."""
+
+        self._server = Quiet(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.ended.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A web server that answers as a test tells it."""
+    made = Web()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other_web() -> Iterator[Web]:
+    """Another one."""
+    made = Web()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -16,19 +16,25 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import msgspec
 import pytest
 from as_described import ask_as_described, described_operations, questions
 
+from millstream.anchoring import LedgerEntry, LocalCas
+from millstream.anchoring.ledger import verified_head
 from millstream.anchoring.registry import OperationState
 from millstream.anchoring.sidetree import SIDETREE, long_form
 from millstream.cli.main import run
 from millstream.core.canonical import canonical_json
+from millstream.core.cid import cid_of
 from millstream.rest.openapi import describe, encode_description
 from millstream.testing.dids import Person
 from suite.sizes import sized
 
 OPERATIONS, IDENTIFIERS = "/sidetree/v1/operations", "/sidetree/v1/identifiers"
+LEDGER, FILES = "/sidetree/v1/ledger", "/sidetree/v1/files"
 
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "reference" / "registry-openapi.json"
 
@@ -226,7 +232,49 @@ def test_it_is_alive_and_describes_itself(api: Api) -> None:
     assert set(found["paths"]) >= {OPERATIONS, f"{OPERATIONS}/bulk", "/healthz", IDENTIFIERS + "/{did}"}
 
 
-QUESTIONS = questions(described_operations(DESCRIPTION), lambda asked: "body" in asked.places)  # a path may be any text
+def test_the_ledger_is_read_in_pages_that_form_its_chain(api: Api) -> None:
+    for number in range(3):
+        until_observed(api, api.submit(Person(f"paged{number}").create)[2]["operation-id"])
+    entries, after = [], "0"
+    while after is not None:
+        status, page, _ = api.ask("GET", f"{LEDGER}?after={after}&limit=2")
+        assert status == 200 and len(page["items"]) <= 2
+        entries += page["items"]
+        after = page["next"]
+    assert [entry["number"] for entry in entries] == list(range(1, page["total"] + 1))
+    head = verified_head(msgspec.convert(entries, list[LedgerEntry]))
+    assert head is not None and head.number >= 3
+    assert api.ask("GET", f"{LEDGER}?after={head.number}")[1] == {"items": [], "next": None, "total": head.number}
+
+
+@pytest.mark.parametrize(
+    "query", ["after=-1", "after=x", "limit=0", "limit=1001", "limit=1.5", "after=9007199254740992", "after=1&after=2"]
+)
+def test_a_page_that_there_cannot_be_is_refused(api: Api, query: str) -> None:
+    status, answer, _ = api.ask("GET", f"{LEDGER}?{query}")
+    assert (status, answer["code"]) == (400, "bad_request")
+
+
+def test_files_of_batches_are_served_and_no_others(api: Api, folder: Path) -> None:
+    """Event batches lie in the same storage, and their identifiers are in proofs that people hand out."""
+    until_observed(api, api.submit(Person("filed").create)[2]["operation-id"])
+    anchor = api.ask("GET", f"{LEDGER}?limit=1")[1]["items"][0]["anchor_string"]
+    cid = anchor.partition(".")[2]
+    with urlopen(f"http://127.0.0.1:{api.port}{FILES}/{cid}") as answer:
+        data = answer.read()
+        assert "immutable" in answer.headers["cache-control"]
+    assert cid_of(data) == cid
+    private = LocalCas(folder / "cas").put(b'{"batches":"of events"}\n')
+    assert api.ask("GET", f"{FILES}/{private}")[0] == 404
+    assert api.ask("GET", f"{FILES}/{cid_of(b'nobody has this')}")[0] == 404
+    assert api.ask("GET", f"{FILES}/millstream.toml")[0] == 400
+    assert api.ask("POST", f"{FILES}/{cid}", b"x")[0] == 405
+    assert api.ask("POST", LEDGER, b"x")[0] == 405
+
+
+QUESTIONS = questions(
+    described_operations(DESCRIPTION), lambda asked: asked.places & {"body", "query"}
+)  # a path may be any text
 
 
 @pytest.mark.long

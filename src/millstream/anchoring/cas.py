@@ -12,7 +12,19 @@ from millstream.anchoring.errors import CasDamagedError, CasNotFoundError, CasTo
 from millstream.core.cid import CidForm, cid_of, form_of
 
 
-class Cas(Protocol):
+class CasReader(Protocol):
+    """Where batch files are read from: what an observer needs of content-addressed storage. Thread-safe."""
+
+    def get(self, cid: str, limit: int) -> bytes:
+        """The bytes of *cid*, checked against it; at most *limit* of them are held in memory.
+
+        Raises :class:`CasNotFoundError`, :class:`CasDamagedError`, and :class:`CasTooLargeError` where the file is
+        whole but has more than *limit* bytes.
+        """
+        ...
+
+
+class Cas(CasReader, Protocol):
     """Where batch files live. Thread-safe; putting the same bytes again changes nothing.
 
     What ``put`` and ``put_many`` confirm has survived a crash. Files of all forms of CIDs may be there side by side.
@@ -25,14 +37,6 @@ class Cas(Protocol):
 
     def put_many(self, files: Iterable[bytes], form: CidForm = CidForm.RAW) -> Sequence[str]:
         """Store several files with as few waits for the disk as possible; their CIDs, in order."""
-        ...
-
-    def get(self, cid: str, limit: int) -> bytes:
-        """The bytes of *cid*, checked against it; at most *limit* of them are held in memory.
-
-        Raises :class:`CasNotFoundError`, :class:`CasDamagedError`, and :class:`CasTooLargeError` where the file is
-        whole but has more than *limit* bytes.
-        """
         ...
 
     def has(self, cid: str) -> bool:

@@ -10,8 +10,12 @@
     │   ├── CasNotFoundError    no such file (NotFoundError)
     │   ├── CasDamagedError     the bytes do not hash to their name
     │   ├── CasTooLargeError    more bytes than the reader allows
+    │   ├── CasOverlongError    an answer with more bytes than allowed, which was not read to its end
     │   └── CasUnavailableError the storage did not answer (transient)
     ├── LedgerError           the ledger is not an unbroken chain
+    │   ├── LedgerFormatError   what was read is no ledger (InputError)
+    │   └── LedgerUnavailableError  the ledger could not be read (transient)
+    ├── HttpError             a server did not answer as it should (transient)
     ├── ObservationBlockedError  an anchor cannot be read until a file is restored
     ├── NotAnchoredError      no proof exists for this message (NotFoundError)
     └── ProofError            the proof does not hold
@@ -56,6 +60,10 @@ class CasTooLargeError(CasError):
     """The file is whole, but has more bytes than its reader allows."""
 
 
+class CasOverlongError(CasError):
+    """The answer has more bytes than the reader allows. It was not read to its end, so it may be a wrong one."""
+
+
 class CasUnavailableError(CasError):
     """The content-addressed storage did not answer; the same call may succeed later."""
 
@@ -64,6 +72,29 @@ class CasUnavailableError(CasError):
 
 class LedgerError(AnchoringError):
     """The ledger is not an unbroken chain of entries."""
+
+
+class LedgerFormatError(LedgerError, InputError):
+    """What was read is no ledger: it has something else than entries in it."""
+
+
+class LedgerUnavailableError(LedgerError):
+    """The ledger could not be read now; the same call may succeed later."""
+
+    transient: ClassVar[bool] = True
+
+
+class HttpError(AnchoringError):
+    """A server did not answer, not in time, or not with what was asked for; the same call may succeed later.
+
+    ``reason`` is the same without the address.
+    """
+
+    transient: ClassVar[bool] = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.reason = reason
 
 
 class ObservationBlockedError(AnchoringError):

@@ -16,16 +16,17 @@ _CHUNK = 1 << 20
 
 
 class StoreCas:
-    """Content-addressed storage in the space *space* of *store*, which is made where it is absent. Thread-safe.
+    """Content-addressed storage in the space *space* of *store*, which *create* makes where it is absent. Thread-safe.
 
     Each file is a content item named by its CID. Bytes are sent with their SHA-256, and checked when they come back.
     """
 
-    def __init__(self, store: Store, space: str = "cas") -> None:
+    def __init__(self, store: Store, space: str = "cas", *, create: bool = True) -> None:
         self._store = store
         self._space = space
-        with _our_errors(space):
-            store.create_space(space)
+        if create:
+            with _our_errors(space):
+                store.create_space(space)
 
     def put(self, data: bytes, form: CidForm = CidForm.RAW) -> str:
         cid = cid_of(data, form)

@@ -10,6 +10,7 @@ import msgspec
 
 from millstream.cli.anchor_feed import feed_command
 from millstream.cli.anchor_linksets import linksets
+from millstream.cli.anchor_observe import observe, print_follow_state
 from millstream.cli.anchor_operations import cut_operations, print_status, redrive, serve, submit
 from millstream.cli.common import data_options, json_option, print_json
 from millstream.node import Node
@@ -30,6 +31,7 @@ anchor.add_command(submit)
 anchor.add_command(redrive)
 anchor.add_command(serve)
 anchor.add_command(linksets)
+anchor.add_command(observe)
 
 
 @anchor.command()
@@ -100,6 +102,8 @@ def status(settings: Settings, operation: str | None, as_json: bool) -> None:
     print(
         f"ledger     {figures['ledger_entries']} entries, {figures['position']} observed, head {figures['ledger_head']}"
     )
+    if figures["following"]:
+        print_follow_state(figures["following"])
     for fault in figures["faults"]:
         print(f"fault      {fault}")
 
@@ -130,6 +134,7 @@ def _figures(node: Node) -> dict[str, Any]:
         "ledger_entries": head.number if head else 0,
         "ledger_head": head.hash if head else None,
         "position": _observed(node, registry=False),
+        "following": node.follow_state(),
         "faults": faults,
     }
 
@@ -149,20 +154,6 @@ def cut(settings: Settings, force: bool, as_json: bool) -> None:
             print(f"{entry.number}  {entry.anchor_string}")
     if not entries and not as_json:
         print("nothing to anchor")
-
-
-@anchor.command()
-@json_option
-@data_options
-def observe(settings: Settings, as_json: bool) -> None:
-    """Read the ledger entries that are new, check them, and note what they hold."""
-    with Node.open(settings) as node:
-        seen = node.observer.observe()
-        node.registry.observer.observe()
-    if as_json:
-        print_json(seen)
-    else:
-        print(f"{seen.entries} new entries; the observer stands at entry {seen.position}")
 
 
 @anchor.command()
@@ -186,9 +177,16 @@ def replay(settings: Settings, registry: bool, as_json: bool) -> None:
 
 def _replayed(node: Node, *, registry: bool) -> Replay:
     from millstream.anchoring import replay as replay_all
+    from millstream.anchoring.registry import FollowError
     from millstream.anchoring.registry.registry_replay import replay_registry
 
     if not registry:
         return replay_all(node.cas, node.ledger, node.observer.index)
+    state = node.follow_state()
+    if state is not None and state.position:
+        raise FollowError(
+            f"the registry of this node follows {state.ledger} and has no ledger to replay; to check everything again "
+            "follow that ledger into an empty node (millstream anchor observe --ledger … --data DIR)"
+        )
     instance = node.registry
     return replay_registry(node.cas, node.registry_ledger, instance.history, instance.versions)

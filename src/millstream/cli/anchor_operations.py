@@ -57,15 +57,17 @@ def submit(settings: Settings, operations: BinaryIO, as_json: bool) -> None:
 def serve(settings: Settings, address: str) -> None:
     """Run an instance of the registry of identifiers: HTTP in, anchors out, until SIGTERM, which finishes what runs.
 
-    It has no users or passwords: let it listen on loopback, behind a proxy that knows who may write.
+    It has no users or passwords: let it listen on loopback, behind a proxy that knows who may write. Where the settings
+    name a ledger to follow (registry.follow) it follows that, and takes no operations.
     """
+    from millstream.cli.anchor_observe import following
     from millstream.rest.intake import settle_in
     from millstream.rest.registry import registry_app
     from millstream.rest.server import serve_app
 
     host, port = _address(address)
     settle_in()
-    with Node.open(settings, create=True) as node, node.registry as registry:
+    with Node.open(settings, create=True) as node, following(node), node.registry as registry:
         registry.start()
         serve_app(registry_app(registry), host, port)
 

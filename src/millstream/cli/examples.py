@@ -48,7 +48,7 @@ millstream anchor cut --force
 millstream anchor feed weather weather.batches --every 30s
 millstream anchor ledger --from 10
 millstream anchor linksets links/ --author did:orb:abc
-millstream anchor observe
+millstream anchor observe --ledger https://registry.example.org --cas https://ipfs.io/ipfs --cas files/
 millstream anchor redrive
 millstream anchor replay
 millstream anchor serve --http 127.0.0.1:8080

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.cli.anchor_feed import Anchoring
+from millstream.cli.anchor_observe import follow_in_background
 from millstream.cli.intake import Ingest, relaying, run_relay
 from millstream.cli.mill_producing import producing
 from millstream.cli.mill_work import run_pools, wake_others, watching
@@ -53,6 +54,9 @@ class Roles:
                 stack.enter_context(self._ingest(log, broker))
             for log, outbox in self._settings.relay.items():
                 stack.enter_context(self._relay(log, outbox))
+            if self._node.settings.registry.follow.ledger:
+                _log.info("following the registry that the settings name")
+                self._add("following", follow_in_background(self._node, self._stopping.is_set))
             if self._settings.registry or self._settings.registry_http:
                 stack.enter_context(self._registry())
             for log, output in self._settings.batching.items():

@@ -32,6 +32,9 @@ def _anchoring(survey: Survey) -> Iterator[Fault]:
     if survey.head and survey.head.number > survey.position:
         text = f"{survey.head.number - survey.position:,} anchors were not read back yet"
         yield Fault("observer-behind", WARN, text, "`millstream anchor observe` reads them", "/anchors")
+    if survey.following and survey.following.error:
+        text = f"the ledger {survey.following.ledger} cannot be followed beyond entry {survey.following.position:,}"
+        yield Fault("following", BAD, text, survey.following.error[:300], "/system")
 
 
 def _copies(survey: Survey, checks: CheckFigures) -> Iterator[Fault]:

@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from millstream.anchoring.registry import CrowdedError, Outcome, Registry
+from millstream.anchoring.registry import CrowdedError, Outcome, ReadOnlyError, Registry
 from millstream.anchoring.sidetree import Operation, OperationType, created
 from millstream.core.errors import MillstreamError
 from millstream.rest.bodies import TooLargeError, refusal
@@ -103,11 +103,10 @@ class Intake:
 
 
 def refused(error: MillstreamError) -> Response:
-    """*error* as an answer; with 429 where too many operations are under way."""
-    if not isinstance(error, CrowdedError):
-        return refusal(error)
-    response = refusal(error, "too_many_requests")
-    response.status_code = 429
+    """*error* as an answer; with 429 where too many operations are under way, with 409 where none are ever taken."""
+    response = refusal(error, "too_many_requests" if isinstance(error, CrowdedError) else None)
+    if isinstance(error, CrowdedError | ReadOnlyError):
+        response.status_code = 429 if isinstance(error, CrowdedError) else 409
     return response
 
 

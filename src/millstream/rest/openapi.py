@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from millstream import __version__
+from millstream.anchoring.ledger_source import PAGE
 from millstream.anchoring.registry import OperationState
 from millstream.anchoring.sidetree import SIDETREE, OperationType, Profile
 from millstream.core.durable import write_durably
@@ -48,10 +49,40 @@ def describe(profile: Profile) -> dict[str, Any]:
                     {"type": "array", "items": _ref("OperationStatus")},
                 )
             },
+            "/sidetree/v1/ledger": {"get": _ledger()},
+            "/sidetree/v1/files/{cid}": {"get": _file()},
             "/healthz": {"get": _get("health", "Whether the instance is alive", [], _OBJECT)},
         },
-        "components": {"schemas": {"OperationStatus": _status_schema(), "Error": _error_schema()}},
+        "components": {"schemas": _schemas()},
     }
+
+
+def _schemas() -> dict[str, Any]:
+    entry = {"number": _NUMBER, "time": _NUMBER, "anchor_string": _TEXT, "previous": _TEXT, "hash": _TEXT}
+    page = {
+        "items": {"type": "array", "items": _ref("LedgerEntry")},
+        "next": {"type": ["string", "null"]},
+        "total": _NUMBER,
+    }
+    return {
+        "OperationStatus": _status_schema(),
+        "LedgerEntry": {"type": "object", "required": [*entry], "properties": entry},
+        "LedgerPage": {"type": "object", "required": [*page], "properties": page},
+        "Error": _error_schema(),
+    }
+
+
+def _ledger() -> dict[str, Any]:
+    numbers = [_asked("after", 0, 2**53 - 1, 0), _asked("limit", 1, PAGE, 100)]
+    found = _get("ledger", "The entries of the ledger after a number, a page at a time", numbers, _ref("LedgerPage"))
+    del found["responses"]["404"]
+    found["responses"] |= _errors("409")
+    return found
+
+
+def _file() -> dict[str, Any]:
+    schema, media = {"type": "string", "format": "binary"}, "application/octet-stream"
+    return _get("file", "A file of an anchored batch, by its CID", [_path("cid")], schema, media=media)
 
 
 def encode_description() -> bytes:
@@ -73,7 +104,7 @@ def _submit(profile: Profile) -> dict[str, Any]:
         "responses": {
             "200": _response("Taken: the resolution of a new DID, or the status of the operation", _OBJECT)
             | {"headers": {"Operation-Id": {"schema": _TEXT, "description": "the id to ask for its status"}}},
-            **_errors("400", "413", "429", "503"),
+            **_errors("400", "409", "413", "429", "503"),
         },
     }
 
@@ -88,7 +119,7 @@ def _bulk() -> dict[str, Any]:
         "operationId": "submitBulk",
         "summary": "Take many operations in one transaction",
         "requestBody": lines,
-        "responses": {"200": outcome, **_errors("400", "413", "429", "503")},
+        "responses": {"200": outcome, **_errors("400", "409", "413", "429", "503")},
     }
 
 
@@ -107,6 +138,11 @@ def _get(
         "parameters": parameters,
         "responses": {"200": _response("Found", schema, media), **errors},
     }
+
+
+def _asked(name: str, least: int, most: int, default: int) -> dict[str, Any]:
+    schema = {"type": "integer", "minimum": least, "maximum": most, "default": default}
+    return {"name": name, "in": "query", "schema": schema}
 
 
 def _path(name: str) -> dict[str, Any]:
@@ -129,6 +165,7 @@ def _errors(*statuses: str) -> dict[str, Any]:
     texts = {
         "400": "The request breaks a rule, which the code names",
         "404": "Not known here",
+        "409": "This registry follows another one: it takes no operations, and has no ledger of its own",
         "413": "The body is too large",
         "429": "Too many operations are under way; see Retry-After",
         "503": "The database does not answer; try again later",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from millstream.anchoring.registry.follow_state import FollowState
 from millstream.core.clock import MICROSECONDS
 from millstream.log import DATA_KINDS
 from millstream.rest.desk import Desk
@@ -41,6 +42,7 @@ def _lines(desk: Desk) -> Iterator[str]:
     yield from _family("anchors_total", "entries of the ledger", "counter", [({}, found.anchors.anchors)])
     yield from _family("anchors_invalid", "what is invalid in the ledger", "gauge", [({}, found.anchors.invalid)])
     yield from _family("anchors_behind", "entries that were not read back", "gauge", [({}, found.anchors.behind)])
+    yield from _following(survey.following, now)
     yield from _family("copies", "copies on all stores", "gauge", [({}, found.copies.copies)])
     yield from _family("copies_checked", "copies that were ever checked", "gauge", [({}, found.checks.checked)])
     yield from _family("copies_failed", "copies whose last check failed", "gauge", [({}, found.checks.failed)])
@@ -52,6 +54,23 @@ def _lines(desk: Desk) -> Iterator[str]:
     if survey.free_bytes is not None:
         yield from _family("disk_free_bytes", "left on the disk of the data folder", "gauge", [({}, survey.free_bytes)])
     yield from _family("survey_seconds", "how long the last survey took", "gauge", [({}, survey.seconds)])
+
+
+def _following(state: FollowState | None, now: int) -> Iterator[str]:
+    """The figures of a registry that follows another one; none where it follows nobody."""
+    if state is None:
+        return
+    label = {"ledger": state.ledger}
+    yield from _family(
+        "registry_followed_entry", "last entry observed of the ledger that is followed", "gauge",
+        [(label, state.position)],
+    )  # fmt: skip
+    yield from _family("registry_followed_behind", "its entries to come", "gauge", [(label, state.behind)])
+    failing: Samples = [(label, float(state.error is not None))]
+    yield from _family("registry_follow_failing", "1 after an attempt that failed", "gauge", failing)
+    if state.checked_at is not None:
+        age: Samples = [(label, _age(now, state.checked_at))]
+        yield from _family("registry_follow_age_seconds", "time since the last attempt", "gauge", age)
 
 
 def _age(now: int, at: int | None) -> float:

@@ -6,6 +6,8 @@ POST        ``/sidetree/v1/operations/bulk``             one operation a line, a
 GET         ``/sidetree/v1/operations/{id}``             where an operation stands
 GET         ``/sidetree/v1/identifiers/{did}``           the document of a DID, short or long form
 GET         ``/sidetree/v1/identifiers/{did}/operations``  where all recorded operations of a DID stand
+GET         ``/sidetree/v1/ledger``                      the ledger, a page of entries at a time
+GET         ``/sidetree/v1/files/{cid}``                 a file of an anchored batch
 GET         ``/healthz``, ``/openapi.json``              liveness; the description of this interface
 ==========  ===========================================  ====================================================
 """
@@ -24,12 +26,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from millstream.anchoring.ledger_source import NODE_LEDGER
 from millstream.anchoring.registry import OperationStatus, Outcome, Registry, UnknownOperationError
+from millstream.anchoring.remote_cas import NODE_FILES
 from millstream.anchoring.sidetree import RequestError, parse_did
 from millstream.core.errors import MillstreamError, NotFoundError
 from millstream.rest.bodies import answer, read_body
 from millstream.rest.intake import Intake, refused
 from millstream.rest.openapi import describe
+from millstream.rest.registry_sources import RegistrySources
 
 BULK_BYTES = 64 << 20
 BULK_LINES = 10_000
@@ -45,7 +50,7 @@ class UnknownDidError(NotFoundError):
 
 def registry_app(registry: Registry) -> ASGIApp:
     """The application of *registry*, which the caller starts and closes."""
-    faces = _Faces(registry)
+    faces, sources = _Faces(registry), RegistrySources(registry)
     others = Starlette(
         routes=[
             Route("/sidetree/v1/operations", faces.only_post),
@@ -53,6 +58,8 @@ def registry_app(registry: Registry) -> ASGIApp:
             Route("/sidetree/v1/operations/{id}", faces.operation),
             Route("/sidetree/v1/identifiers/{did:path}/operations", faces.operations_of),
             Route("/sidetree/v1/identifiers/{did:path}", faces.resolve),
+            Route(NODE_LEDGER, sources.ledger),
+            Route(f"{NODE_FILES}/{{cid}}", sources.file),
             Route("/healthz", faces.health),
             Route("/openapi.json", faces.openapi),
         ],

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from millstream.anchoring.index import Totals
 from millstream.anchoring.journal_reading import EndCount, RejectCount
 from millstream.anchoring.ledger import LedgerEntry
+from millstream.anchoring.registry.follow_state import FollowState
 from millstream.anchoring.states import JournalTotals
 from millstream.core.errors import MillstreamError
 from millstream.log import DATA_KINDS, SYSTEM_KINDS, Kind, Log, LogInfo
@@ -60,6 +61,7 @@ class LogRow(msgspec.Struct, frozen=True):
 class Survey(msgspec.Struct, frozen=True, dict=True):
     """What was found at ``at`` (microseconds) in ``seconds``; ``troubles`` names what could not be looked at.
 
+    ``following`` is the state of a registry that follows another one.
     ``spaces`` are the worst first: those with findings, then those that are checked least and longest ago.
     """
 
@@ -78,6 +80,7 @@ class Survey(msgspec.Struct, frozen=True, dict=True):
     rejects: Sequence[RejectCount] = ()
     free_bytes: int | None = None
     troubles: Mapping[str, str] = {}
+    following: FollowState | None = None
 
     @cached_property
     def space_names(self) -> Sequence[str]:
@@ -149,6 +152,7 @@ def take_survey(holdings: Holdings) -> Survey:
         look("rejected messages", holdings.batches.rejects, ()),
         look("disk", lambda: shutil.disk_usage(node.folder).free, None),
         troubles,
+        look("followed registry", node.follow_state, None),
     )
     return msgspec.structs.replace(survey, seconds=holdings.clock.monotonic() - began)
 

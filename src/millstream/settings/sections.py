@@ -94,6 +94,23 @@ class AnchoringSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     cas: str = ""
 
 
+class FollowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The registry whose ledger this one follows, and which is the one that takes operations. ``ledger`` is a file, or
+    the URL of a node or of a file of entries; ``cas`` are the places of its files, asked in this order (see
+    `millstream anchor observe`). It is read again after each ``interval``.
+    """
+
+    ledger: str = ""
+    cas: tuple[str, ...] = ()
+    interval: Duration = Duration(10 * MICROSECONDS)
+
+    def __post_init__(self) -> None:
+        if self.ledger and not self.cas:
+            raise ValueError("ledger needs cas: the places of the files that the ledger names")
+        if self.interval <= 0:
+            raise ValueError("interval must be longer than 0 s")
+
+
 class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The registry of identifiers. Its operations lie in ``database`` (``mysql://user:password@host:port/name``, to be
     shared by several instances), or in the node's own.
@@ -101,14 +118,14 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``profile`` is ``sidetree`` or ``orb``; ``method`` replaces the DID method of that, ``patches`` are actions that are
     allowed beside its own (``ietf-json-patch``), ``algorithms`` are signature algorithms beside its own (``EdDSA``),
     which the reference implementation of Sidetree does not read, and ``cid`` is how batch files are named: ``raw``,
-    ``unixfs-v1`` or ``unixfs-v0``. A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as it is
-    full, which is looked at every ``writer_monitor_interval`` (and at least four times a timeout). An instance that
-    takes a notice of operations from the broker has ``op_queue_notice_visibility`` to put them into its queue, before
-    another instance gets the notice. An operation that is not anchored yet counts for resolution until
+    ``unixfs-v1`` or ``unixfs-v0``. With ``follow`` the registry of somebody else is read into this one, which then
+    takes no operations. A batch is cut ``batch_writer_timeout`` after its oldest operation was accepted, or as soon as
+    it is full, which is looked at every ``writer_monitor_interval`` (and at least four times a timeout). An instance
+    that takes a notice of operations from the broker has ``op_queue_notice_visibility`` to put them into its queue,
+    before another instance gets the notice. An operation that is not anchored yet counts for resolution until
     ``unpublished_operation_lifespan`` after it was accepted (0: not at all): a DID that is not anchored resolves from
     such operations, an anchored one lists them in its metadata; with ``apply_unpublished_operations`` they change its
-    document as well. The others are the parameters of
-    :class:`millstream.anchoring.registry.RegistrySettings`.
+    document as well. The others are the parameters of :class:`millstream.anchoring.registry.RegistrySettings`.
     """
 
     database: str = ""
@@ -117,6 +134,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patches: tuple[str, ...] = ()
     algorithms: tuple[str, ...] = ()
     cid: CidForm = CidForm.RAW
+    follow: FollowSettings = FollowSettings()
     batch_writer_timeout: Duration = Duration(60 * MICROSECONDS)
     writer_monitor_interval: Duration = Duration(MICROSECONDS)
     max_operations: int | None = None

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry.errors import (
         CrowdedError,
         DatabaseBusyError,
+        FollowError,
         QueueStoppedError,
+        ReadOnlyError,
         RegistryError,
         UnknownOperationError,
     )
+    from millstream.anchoring.registry.follow_state import FollowState
+    from millstream.anchoring.registry.following import Followed, Follower
     from millstream.anchoring.registry.history import AnchorRecord, History
     from millstream.anchoring.registry.instances import Instances
     from millstream.anchoring.registry.leases import PeriodicTask, TaskManager
@@ -35,7 +39,17 @@ if TYPE_CHECKING:
 _MODULES = {
     "acceptance": ("Acceptance", "Outcome"),
     "database": ("RegistryDatabase",),
-    "errors": ("CrowdedError", "DatabaseBusyError", "QueueStoppedError", "RegistryError", "UnknownOperationError"),
+    "errors": (
+        "CrowdedError",
+        "DatabaseBusyError",
+        "FollowError",
+        "QueueStoppedError",
+        "ReadOnlyError",
+        "RegistryError",
+        "UnknownOperationError",
+    ),
+    "follow_state": ("FollowState",),
+    "following": ("Followed", "Follower"),
     "history": ("AnchorRecord", "History"),
     "instances": ("Instances",),
     "leases": ("PeriodicTask", "TaskManager"),
@@ -55,6 +69,10 @@ __all__ = [
     "AnchorRecord",
     "CrowdedError",
     "DatabaseBusyError",
+    "FollowError",
+    "FollowState",
+    "Followed",
+    "Follower",
     "History",
     "Instances",
     "OperationObserver",
@@ -67,6 +85,7 @@ __all__ = [
     "Outcome",
     "PeriodicTask",
     "QueueStoppedError",
+    "ReadOnlyError",
     "Registry",
     "RegistryDatabase",
     "RegistryError",

@@ -185,6 +185,7 @@ class Acceptance:
     def _refuse_crowd(self) -> None:
         now = self._store.database.clock.monotonic()
         if self._counted is None or now - self._counted[0] >= COUNT_SECONDS:
+            self._store.check_writable()
             self._counted = (now, self._store.open_count())
         if self._counted[1] >= self._limit:
             raise CrowdedError(self._counted[1], self._limit, self._retry_after)

@@ -6,7 +6,9 @@
     ├── QueueStoppedError    the operation queue is not started, or was closed
     ├── CrowdedError         too many operations are under way; ``retry_after`` seconds (BusyError)
     ├── DatabaseBusyError    the database did not answer; the same call may succeed later (BusyError)
-    └── UnknownOperationError  no operation of this id was ever accepted (NotFoundError)
+    ├── UnknownOperationError  no operation of this id was ever accepted (NotFoundError)
+    ├── ReadOnlyError        the registry follows the ledger of another one
+    └── FollowError          this registry cannot follow that ledger
 """
 
 from __future__ import annotations
@@ -39,3 +41,13 @@ class DatabaseBusyError(RegistryError, BusyError):
 
 class UnknownOperationError(RegistryError, NotFoundError):
     """No operation of this id was ever accepted here."""
+
+
+class ReadOnlyError(RegistryError):
+    """This registry follows the ledger of another one and takes no operations; send them to that registry."""
+
+    code = "read_only"
+
+
+class FollowError(RegistryError):
+    """This registry cannot follow that ledger."""

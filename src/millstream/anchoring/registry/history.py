@@ -142,8 +142,9 @@ class History:
         identifier = parse_did(did, self._versions.latest.profile)
         accepted = self._unpublished(identifier.suffix)  # read first: what is observed meanwhile is in one of the two
         anchored = self.operations(identifier.suffix)
-        state = resolve(anchored)
-        later, unpublished = follow(state, without(anchored, accepted), create=identifier.create)
+        profile = self._versions.latest.profile
+        state = resolve(anchored, profile)
+        later, unpublished = follow(state, without(anchored, accepted), profile, create=identifier.create)
         if not unpublished:
             return resolution(identifier, state)
         published = state is not None

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.anchoring.registry.follow_state import read_only, refuse_if_following
 from millstream.anchoring.registry.states import (
     FINAL,
     OpenCut,
@@ -32,18 +33,26 @@ class _TakenOverError(Exception):
 
 
 class OperationStore:
-    """The operations in *database*. Thread-safe. Final ones are kept for *lifespan* seconds."""
+    """The operations in *database*. Thread-safe. Final ones are kept for *lifespan* seconds.
 
-    def __init__(self, database: RegistryDatabase, *, lifespan: float = 24 * 3600) -> None:
+    *follows* is the ledger of another registry that this one is told to follow; then no operations are taken.
+    """
+
+    def __init__(self, database: RegistryDatabase, *, lifespan: float = 24 * 3600, follows: str = "") -> None:
         self.database = database
+        self._follows = follows
         self._lifespan = int(lifespan * 1_000_000)
 
     # Acceptance
 
     def accept(self, submissions: Sequence[Submission]) -> Sequence[OperationStatus]:
-        """Take *submissions*, all or none, durably; one that is known already stays as it is. Statuses, in order."""
+        """Take *submissions*, all or none, durably; one that is known already stays as it is. Statuses, in order.
+
+        Raises :class:`~millstream.anchoring.registry.ReadOnlyError` where this registry follows another one.
+        """
 
         def transaction(connection: sa.Connection, now: int) -> Sequence[OperationStatus]:
+            self._refuse(connection)
             fresh = {s.id: OperationStatus(s.id, s.suffix, s.type, OperationState.ACCEPTED, now) for s in submissions}
             rows = [_row(submission, now) for submission in {s.id: s for s in submissions}.values()]
             if insert_rows(connection, _ops, _ACCEPTED, rows) < len(rows):
@@ -51,6 +60,15 @@ class OperationStore:
             return [fresh[submission.id] for submission in submissions]
 
         return self.database.write(transaction)
+
+    def check_writable(self) -> None:
+        """Raise :class:`~millstream.anchoring.registry.ReadOnlyError` where this registry follows another one."""
+        self.database.read(lambda connection, _now: self._refuse(connection))
+
+    def _refuse(self, connection: sa.Connection) -> None:
+        if self._follows:
+            raise read_only(self._follows)
+        refuse_if_following(connection)
 
     def status(self, operation: str) -> OperationStatus | None:
         """Where the operation of this id stands; None where it was never accepted, or its record has expired."""

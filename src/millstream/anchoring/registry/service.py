@@ -44,7 +44,8 @@ class Registry:
     """An instance with all its parts. Nothing runs by itself before :meth:`start`.
 
     *instance* is a name that no other process ever had. *broker* carries the ids of accepted operations; without one
-    the instance takes them from the database.
+    the instance takes them from the database. *follows* is the ledger of another registry that is read into this one,
+    which then takes no operations.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class Registry:
         settings: RegistrySettings | None = None,
         versions: Versions | None = None,
         broker: WorkQueue | None = None,
+        follows: str = "",
     ) -> None:
         self.settings = settings or RegistrySettings()
         self.instance = instance
+        self.cas, self.ledger = cas, ledger
         self.versions = versions or Versions()
-        self.store = OperationStore(database, lifespan=self.settings.operation_lifespan)
+        self.store = OperationStore(database, lifespan=self.settings.operation_lifespan, follows=follows)
         self.history = History(
             database,
             self.store,

@@ -87,5 +87,18 @@ history = sa.Table(
     sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("request", _blob(), nullable=False),
 )
+following = sa.Table(
+    "registry_following",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("ledger", sa.Text, nullable=False),
+    sa.Column("profile", _name(32), nullable=False),
+    sa.Column("method", _name(64), nullable=False),
+    sa.Column("begun", sa.Boolean, nullable=False),
+    sa.Column("chain", sa.Boolean),
+    sa.Column("behind", _number, nullable=False),
+    sa.Column("checked_at", sa.BigInteger),
+    sa.Column("error", sa.Text),
+)
 
-ALL = [operations, cuts, instances, tasks, anchors, history]
+ALL = [operations, cuts, instances, tasks, anchors, history, following]

@@ -27,7 +27,6 @@ from millstream.anchoring.sidetree import (
 from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
 from millstream.anchoring.sidetree.operations import out_of_time, revive
 
-_decoder = msgspec.json.Decoder(dict[str, Any])
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +55,7 @@ def revived(queued: Sequence[QueuedOperation], profile: Profile, now: int) -> Se
     found = list[Unpublished]()
     for each in queued:
         try:
-            operation = revive(_decoder.decode(each.request), each.suffix, profile)
+            operation = revive(each.request, each.suffix)
         except (RequestError, KeyError, msgspec.DecodeError) as error:
             _log.warning("operation %s could not be read: %s: %s", each.id, type(error).__name__, error)
         else:
@@ -72,7 +71,7 @@ def without(anchored: Sequence[Anchored], unpublished: Sequence[Unpublished]) ->
 
 
 def follow(
-    state: DidState | None, unpublished: Sequence[Unpublished], *, create: Operation | None = None
+    state: DidState | None, unpublished: Sequence[Unpublished], profile: Profile, *, create: Operation | None = None
 ) -> tuple[DidState | None, Sequence[Unpublished]]:
     """The state that comes after *state*, and which of *unpublished* lead to it; its ``number`` stays that of *state*.
 
@@ -81,10 +80,10 @@ def follow(
     create is anchored or accepted begins with *create*, which its long form carries.
     """
     if state is None and create is not None and all(o.operation.type != OperationType.CREATE for o in unpublished):
-        state = resolve([Anchored(-1, 0, create)])
+        state = resolve([Anchored(-1, 0, create)], profile)
     valid = list[Unpublished]()
     for place, each in enumerate(unpublished):
-        following = apply(state, Anchored(-1 if state is None else state.number, place, each.operation))
+        following = apply(state, Anchored(-1 if state is None else state.number, place, each.operation), profile)
         if following is not None:
             state = following
             valid.append(each)

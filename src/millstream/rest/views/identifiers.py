@@ -26,6 +26,10 @@ class NoRegistryError(MillstreamError):
     """The registry of identifiers needs more packages: pip install 'millstream[sidetree]'."""
 
 
+class NotFollowingError(NotFoundError):
+    """The registry of this node follows no other one."""
+
+
 class DidQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A DID, of its short or long form."""
 
@@ -58,6 +62,21 @@ class OperationRow(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class Following(msgspec.Struct, frozen=True):
+    """The ledger that the registry follows: entry ``position`` is the last one observed, ``behind`` entries came after
+    it when it was last read, at ``checked_at`` (microseconds). ``error`` is what went wrong then; ``chain`` says
+    whether its entries are sealed by hashes."""
+
+    ledger: str
+    profile: str
+    method: str
+    position: int
+    behind: int
+    chain: bool | None
+    checked_at: int | None
+    error: str | None
+
+
 @endpoints.get("/identifiers", DidQuery)
 def resolve(desk: Desk, ask: Ask[DidQuery, Any]) -> Resolution:
     """The document of a DID."""
@@ -65,6 +84,15 @@ def resolve(desk: Desk, ask: Ask[DidQuery, Any]) -> Resolution:
     if found is None:
         raise UnknownDidError(f"nothing is known of {ask.query.did[:100]!r}")
     return Resolution(msgspec.to_builtins(found))
+
+
+@endpoints.get("/identifiers/following")
+def following(desk: Desk, _ask: Ask[Any, Any]) -> Following:
+    """How far the registry has followed the ledger of another one."""
+    state = desk.node.follow_state()
+    if state is None:
+        raise NotFollowingError
+    return Following(**msgspec.structs.asdict(state))
 
 
 @endpoints.get("/operations/states")

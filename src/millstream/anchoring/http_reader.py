@@ -1,0 +1,218 @@
+"""Reading from web servers that nobody vouches for: bounded in time, in redirects and in what is believed.
+
+Only ``http`` and ``https`` are spoken, and no proxy is used. A server that sends too slowly is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from millstream import __version__
+from millstream.anchoring.errors import HttpError
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import InputError
+
+SECONDS = 30.0
+"""How long a server may take for an answer, beside what its bytes need at :data:`LEAST_RATE`."""
+
+LEAST_RATE = 20_000
+"""Bytes a second that a server has to send on average."""
+
+REDIRECTS = 5
+
+_CHUNK = 1 << 16
+_MOVED = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
+
+
+class UrlError(InputError):
+    """This is no URL of a web server that can be read from."""
+
+
+def check_url(url: str) -> SplitResult:
+    """The parts of *url*. Raises :class:`UrlError` for what is no plain ``http`` or ``https`` URL."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in _PORTS and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UrlError(f"{url[:200]!r} is no web address: write http://HOST/PATH or https://HOST/PATH")
+    if parts.username is not None or parts.fragment:
+        raise UrlError(f"{shown(url)} has a user or a part after '#' in it: leave that out")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise UrlError(f"{shown(url)!r} has characters that a URL writes as %XX")
+    return parts
+
+
+def shown(url: str) -> str:
+    """*url* as it may be printed: its user and its query, which are often secret, are left out."""
+    bare = url.partition("?")[0].partition("#")[0]
+    scheme, separator, rest = bare.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"[:300]
+
+
+class HttpReader:
+    """Asks web servers, each of which may take *seconds* for an answer and somewhat longer for a long one."""
+
+    def __init__(self, *, seconds: float = SECONDS, clock: Clock | None = None) -> None:
+        self._seconds = seconds
+        self._clock = clock or SystemClock()
+
+    @contextlib.contextmanager
+    def open(self, url: str, headers: Mapping[str, str] = {}) -> Iterator[HttpAnswer]:
+        """The answer to GET *url*, after at most :data:`REDIRECTS` redirects, for the length of the block.
+
+        Raises :class:`HttpError` where there is none; the status of an answer is the caller's to judge.
+        """
+        with contextlib.ExitStack() as stack:
+            yield self._answer(url, headers, stack)
+
+    def _answer(self, url: str, headers: Mapping[str, str], stack: contextlib.ExitStack) -> HttpAnswer:
+        first = url
+        for _ in range(REDIRECTS + 1):
+            answer = stack.enter_context(_asked(url, headers, self._seconds, self._clock))
+            target = answer.headers.get("location")
+            if answer.status not in _MOVED or target is None:
+                return answer
+            url = _redirected(url, target)
+        raise HttpError(shown(first), f"it redirects more than {REDIRECTS} times")
+
+
+class HttpAnswer:
+    """The answer of a server: its ``status``, its ``headers``, and its body in pieces."""
+
+    def __init__(self, url: str, response: http.client.HTTPResponse, watchdog: _Watchdog) -> None:
+        self.url = url
+        self.status = response.status
+        self.headers = response.headers
+        self._response = response
+        self._watchdog = watchdog
+
+    @property
+    def length(self) -> int | None:
+        """How many bytes the body is going to have, where the server says so."""
+        text = self.headers.get("content-length", "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body. Raises :class:`HttpError` where it breaks off or is too slow."""
+        received = 0
+        with _translated(self.url, self._watchdog):
+            while chunk := self._response.read1(_CHUNK):
+                received += len(chunk)
+                self._watchdog.received(len(chunk))
+                yield chunk
+            if self._watchdog.has_ended or (self.length is not None and received < self.length):
+                raise http.client.IncompleteRead(b"")
+
+
+class _Watchdog:
+    """Ends a connection that is slower than it may be: time-outs of a socket count anew with every byte."""
+
+    def __init__(self, connection: socket.socket, seconds: float, clock: Clock) -> None:
+        self.has_ended = False
+        self._connection, self._clock = connection, clock
+        self._deadline = clock.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._arm(seconds)
+
+    def received(self, size: int) -> None:
+        """*size* bytes came, which gives the sender more time."""
+        self._deadline += size / LEAST_RATE
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        with self._lock:
+            self._stopped = True
+            self._timer.cancel()
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._check)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _check(self) -> None:
+        with self._lock:
+            left = self._deadline - self._clock.monotonic()
+            if self._stopped:
+                return
+            if left > 0:
+                self._arm(left)
+                return
+            self.has_ended = True
+            with contextlib.suppress(OSError):  # below any encryption, whose end would have to be waited for
+                socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _asked(url: str, headers: Mapping[str, str], seconds: float, clock: Clock) -> Iterator[HttpAnswer]:
+    connection = _connection(check_url(url), seconds)
+    watchdog = None
+    try:
+        with _translated(url, None):
+            connection.connect()
+        assert connection.sock is not None
+        watchdog = _Watchdog(connection.sock, seconds, clock)
+        with _translated(url, watchdog):
+            connection.request("GET", _target(url), headers={**_HEADERS, **headers})
+            response = connection.getresponse()
+        with contextlib.closing(response):  # it keeps the socket that the connection has let go
+            yield HttpAnswer(url, response, watchdog)
+    finally:
+        if watchdog is not None:
+            watchdog.stop()
+        connection.close()
+
+
+_HEADERS = {"Accept-Encoding": "identity", "User-Agent": f"millstream/{__version__}", "Connection": "close"}
+
+
+def _connection(parts: SplitResult, seconds: float) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return kind(parts.hostname or "", parts.port or _PORTS[parts.scheme], timeout=seconds)
+
+
+def _target(url: str) -> str:
+    parts = urlsplit(url)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+def _redirected(url: str, target: str) -> str:
+    try:
+        found = urljoin(url, target)
+        parts = check_url(found.partition("#")[0])
+    except (InputError, ValueError) as error:
+        raise HttpError(shown(url), "it redirects to what is no web address") from error
+    if urlsplit(url).scheme == "https" and parts.scheme != "https":
+        raise HttpError(shown(url), "it redirects from https to http")
+    return parts.geturl()
+
+
+@contextlib.contextmanager
+def _translated(url: str, watchdog: _Watchdog | None) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        slow = isinstance(error, TimeoutError) or (watchdog is not None and watchdog.has_ended)
+        raise HttpError(shown(url), "it is too slow" if slow else _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, http.client.IncompleteRead):
+        return "the answer broke off"
+    if isinstance(error, OSError):
+        return printable(error.strerror or str(error) or type(error).__name__)
+    return f"it does not speak HTTP as it should ({type(error).__name__})"  # its text would be that of the server
+
+
+def printable(text: str, most: int = 300) -> str:
+    """The beginning of *text*, which a stranger may have written, without what could lead a terminal astray."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:most])

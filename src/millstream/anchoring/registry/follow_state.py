@@ -1,0 +1,96 @@
+"""What a registry that follows the ledger of another one says of itself: one row, for every process of its database."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from millstream.anchoring.registry import tables as t
+from millstream.anchoring.registry.errors import FollowError, ReadOnlyError
+
+_row = t.following
+_ID = 1
+
+
+class FollowState(msgspec.Struct, frozen=True):
+    """The ledger that is followed, and how far: entry ``position`` is the last one observed, ``behind`` entries were
+    there after it when the ledger was last read, at ``checked_at`` (microseconds).
+
+    ``chain`` says whether the ledger's entries are sealed by hashes, ``error`` what went wrong last time, None where
+    nothing did. ``profile`` and ``method`` are the rules of the network and its DID method.
+    """
+
+    ledger: str
+    profile: str
+    method: str
+    position: int
+    behind: int
+    chain: bool | None
+    checked_at: int | None
+    error: str | None
+
+
+def follow_state(connection: sa.Connection, *, pending: bool = False) -> FollowState | None:
+    """The state of the registry in this database, None where it follows nobody. The tables may be absent.
+
+    With *pending* also that of one which has read no entry yet.
+    """
+    if not sa.inspect(connection).has_table(_row.name):
+        return None
+    row = connection.execute(sa.select(_row)).first()
+    if row is None or not (row.begun or pending):
+        return None
+    position = connection.scalar(sa.select(sa.func.max(t.anchors.c.number))) or 0
+    facts = (row.ledger, row.profile, row.method, int(position), row.behind)
+    return FollowState(*facts, row.chain, row.checked_at, row.error)
+
+
+def begin(connection: sa.Connection, ledger: str, profile: str, method: str, *, claim: bool) -> None:
+    """This registry is going to follow *ledger* in the network of *profile* and *method*.
+
+    With *claim*, which comes with its first entry, it takes no operations any more.
+
+    Raises :class:`FollowError` where it has operations of its own, or follows another network.
+    """
+    row = connection.execute(sa.select(_row)).first()
+    if row is not None and row.begun and (row.profile, row.method) != (profile, method):
+        raise FollowError(
+            f"this registry follows a network of the profile {row.profile!r} and the DID method {row.method!r}, not "
+            f"{profile!r} and {method!r}: use another database"
+        )
+    _refuse_own(connection, observed=row is not None and row.begun)
+    values = {"ledger": ledger, "profile": profile, "method": method, "begun": claim or (row is not None and row.begun)}
+    if row is None:
+        connection.execute(sa.insert(_row).values(id=_ID, behind=0, **values))
+    else:
+        connection.execute(sa.update(_row).values(**values))
+
+
+def save(connection: sa.Connection, now: int, *, behind: int, chain: bool | None, error: str | None) -> None:
+    """The ledger was read at *now*, as far as it could be."""
+    values = {"behind": behind, "chain": chain, "checked_at": now, "error": error and error[:2000]}
+    connection.execute(sa.update(_row).values(**values))
+
+
+def refuse_if_following(connection: sa.Connection) -> None:
+    """Raise :class:`ReadOnlyError` where the registry in this database follows another one."""
+    row = connection.execute(sa.select(_row.c.ledger).where(_row.c.begun)).first()
+    if row is not None:
+        raise read_only(row.ledger)
+
+
+def read_only(ledger: str) -> ReadOnlyError:
+    """The error for operations that are sent to a registry which follows *ledger*."""
+    return ReadOnlyError(
+        f"this registry follows the ledger {ledger} and takes no operations; send them to the registry that writes it"
+    )
+
+
+def _refuse_own(connection: sa.Connection, *, observed: bool) -> None:
+    own = [t.operations, t.cuts] if observed else [t.operations, t.cuts, t.anchors]
+    for table in own:
+        if connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first():
+            raise FollowError(
+                "this registry has operations of its own, and cannot follow the ledger of another one: use another "
+                "node (--data) or database"
+            )

@@ -1,0 +1,217 @@
+"""Content-addressed files from places that nobody vouches for: gateways, other nodes, folders, storage providers.
+
+A file is what its CID says, whoever sends it. So a place that is wrong, slow or silent costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from millstream.anchoring.cas import CasReader, checked, not_found, too_large
+from millstream.anchoring.errors import (
+    CasDamagedError,
+    CasError,
+    CasNotFoundError,
+    CasOverlongError,
+    CasTooLargeError,
+    CasUnavailableError,
+    HttpError,
+)
+from millstream.anchoring.http_reader import HttpAnswer, HttpReader, check_url, printable, shown
+from millstream.anchoring.local_cas import LocalCas
+from millstream.core.cid import CidHasher, form_of
+from millstream.core.clock import Clock, SystemClock
+from millstream.core.errors import InputError
+
+NODE_FILES = "/sidetree/v1/files"
+"""Where a node serves the files of its registry."""
+
+MOST_BYTES = 128 << 20
+"""How much of an overlong file is read to find out whether it is really the one that was asked for."""
+
+REST_SECONDS = 60.0
+"""How long a place that did not answer is asked after all others."""
+
+_ABSENT = frozenset({404, 410})
+
+
+class CasPlaceError(InputError):
+    """This is no place that content-addressed files can be read from."""
+
+
+class HttpCas:
+    """Files at ``URL/<CID>``: a gateway to IPFS, a plain web server, or a node. Thread-safe."""
+
+    def __init__(self, url: str, reader: HttpReader | None = None) -> None:
+        parts = check_url(url)
+        if parts.query:
+            raise CasPlaceError(f"{shown(url)} has a query; write the address that the CID is put behind")
+        self.url = url.rstrip("/") + (NODE_FILES if parts.path in ("", "/") else "")
+        self._reader = reader or HttpReader()
+
+    def get(self, cid: str, limit: int) -> bytes:
+        """See :class:`~millstream.anchoring.cas.CasReader`; no more than *limit* bytes are read.
+
+        Raises :class:`CasOverlongError` where there would be more, and :class:`CasUnavailableError`.
+        """
+        form_of(cid)
+        chunks, size = list[bytes](), 0
+        try:
+            with self._reader.open(f"{self.url}/{cid}") as answer:
+                self._check_status(answer, cid)
+                if (answer.length or 0) > limit:
+                    raise overlong(cid, limit)
+                for chunk in answer.chunks():
+                    size += len(chunk)
+                    if size > limit:
+                        raise overlong(cid, limit)
+                    chunks.append(chunk)
+        except HttpError as error:
+            raise CasUnavailableError(error.reason) from error
+        return checked(cid, b"".join(chunks), limit)
+
+    def is_whole(self, cid: str) -> bool:
+        """Whether the file *cid* is really there, however long it is, up to :data:`MOST_BYTES`; none of it is kept."""
+        hasher, size = CidHasher(form_of(cid)), 0
+        try:
+            with self._reader.open(f"{self.url}/{cid}") as answer:
+                self._check_status(answer, cid)
+                for chunk in answer.chunks():
+                    size += len(chunk)
+                    if size > MOST_BYTES:
+                        return False
+                    hasher.update(chunk)
+        except (HttpError, CasError):
+            return False
+        return hasher.cid() == cid
+
+    @staticmethod
+    def _check_status(answer: HttpAnswer, cid: str) -> None:
+        if answer.status in _ABSENT:
+            raise not_found(cid)
+        if answer.status != 200:
+            raise CasUnavailableError(f"it answered with status {answer.status}")
+
+
+class CasPlace(msgspec.Struct, frozen=True):
+    """A place to read files from, and what it is called."""
+
+    name: str
+    files: CasReader
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A place did not give the file *cid*: it has it not, sent something else, or did not answer."""
+
+    place: str
+    cid: str
+    error: CasError
+
+
+class FallbackCas:
+    """The first of *places* that has a file gives it. Thread-safe. *told* hears of each place that did not.
+
+    One that does not answer is asked after all others for :data:`REST_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[CasPlace],
+        told: Callable[[Refusal], object] = lambda _: None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        if not places:
+            raise CasPlaceError("no place for the files is named: give one with --cas")
+        self._places, self._told, self._clock = places, told, clock or SystemClock()
+        self._resting: dict[str, float] = {}
+
+    def get(self, cid: str, limit: int) -> bytes:
+        """See :class:`~millstream.anchoring.cas.CasReader`.
+
+        Raises :class:`CasNotFoundError` where every place answers and none has the file, :class:`CasTooLargeError` only
+        for one that was compared with its name, and :class:`CasUnavailableError` otherwise; all places are named.
+        """
+        form_of(cid)
+        refusals = list[Refusal]()
+        for place in self._in_order():
+            try:
+                data = place.files.get(cid, limit)
+            except CasTooLargeError:
+                raise
+            except CasError as error:
+                refusals.append(self._refused(Refusal(place.name, cid, error)))
+            else:
+                self._resting.pop(place.name, None)
+                return data
+        self._raise_if_too_large(cid, limit, refusals)
+        raise _missing(cid, refusals)
+
+    def _in_order(self) -> Sequence[CasPlace]:
+        now = self._clock.monotonic()
+        return sorted(self._places, key=lambda place: self._resting.get(place.name, now) > now)
+
+    def _refused(self, refusal: Refusal) -> Refusal:
+        if isinstance(refusal.error, CasUnavailableError):
+            self._resting[refusal.place] = self._clock.monotonic() + REST_SECONDS
+        self._told(refusal)
+        return refusal
+
+    def _raise_if_too_large(self, cid: str, limit: int, refusals: Sequence[Refusal]) -> None:
+        """A file that really is longer than allowed is the anchor's fault; it must not hold up a reader for ever."""
+        suspects = {refusal.place for refusal in refusals if isinstance(refusal.error, CasOverlongError)}
+        for place in self._places:
+            if place.name in suspects and isinstance(place.files, HttpCas) and place.files.is_whole(cid):
+                raise too_large(cid, limit)
+
+
+def open_place(text: str, *, seconds: float | None = None) -> CasPlace:
+    """The place that *text* names, which is only ever read.
+
+    ``http(s)://HOST`` is a node, any other web address is put before ``/<CID>``; ``file:///folder``, ``cas:///folder``
+    and what is no URL are folders; other URLs are those of storage providers (:mod:`millstream.stores`), whose space
+    ``cas`` has the files. Raises an :class:`~millstream.core.errors.InputError` for what is none of these.
+    """
+    scheme = urlsplit(text).scheme if "://" in text else ""
+    if scheme in ("http", "https"):
+        reader = HttpReader() if seconds is None else HttpReader(seconds=seconds)
+        return CasPlace(shown(text), HttpCas(text, reader))
+    if scheme in ("", "file", "cas"):
+        return CasPlace(text, LocalCas(folder_of(text) if scheme else Path(text)))
+    from millstream.anchoring.store_cas import StoreCas
+    from millstream.stores import open_provider
+
+    return CasPlace(shown(text), StoreCas(open_provider(text), create=False))
+
+
+def overlong(cid: str, limit: int) -> CasOverlongError:
+    """The error for an answer that is longer than the file may be."""
+    return CasOverlongError(f"more than the {limit:,} bytes came that the file {cid} may have")
+
+
+def folder_of(text: str) -> Path:
+    """The path in the URL *text*. Raises :class:`CasPlaceError` where it is not one of this machine."""
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost") or not parts.path or parts.query or "\0" in unquote(parts.path):
+        raise CasPlaceError(f"{text[:200]!r} names no folder of this machine: write {parts.scheme}:///folder")
+    return Path(unquote(parts.path))
+
+
+def _missing(cid: str, refusals: Sequence[Refusal]) -> CasError:
+    reasons = "; ".join(f"{refusal.place}: {reason_of(refusal.error)}" for refusal in refusals)
+    absent = all(isinstance(refusal.error, CasNotFoundError) for refusal in refusals)
+    kind = CasNotFoundError if absent else CasUnavailableError
+    return kind(f"no place has the file {cid} now ({reasons})")
+
+
+def reason_of(error: CasError) -> str:
+    """What was wrong with an answer, in a few words."""
+    if isinstance(error, CasNotFoundError):
+        return "not there"
+    if isinstance(error, CasOverlongError):
+        return "it sent more than the file may have"
+    return "it has other bytes under that name" if isinstance(error, CasDamagedError) else printable(str(error))

@@ -1,0 +1,251 @@
+"""``millstream anchor observe``: the node's own ledgers read back, or another registry's ledger followed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from millstream.cli.amounts import Duration
+from millstream.cli.common import data_options, json_option, print_json
+from millstream.cli.stopping import stop_on_signals
+from millstream.core.amounts import Duration as Microseconds
+from millstream.core.clock import MICROSECONDS, Clock
+from millstream.core.errors import MillstreamError
+from millstream.node import Node
+from millstream.settings import FollowSettings, RegistrySettings, Settings
+
+if TYPE_CHECKING:
+    from millstream.anchoring.registry import AnchorRecord, Followed, Follower, FollowState
+    from millstream.anchoring.remote_cas import Refusal
+
+PAUSE = 0.2
+"""Seconds between two looks at whether to stop."""
+
+PROGRESS_SECONDS = 2.0
+MOST_LINES = 10
+"""How often a place that does not give files is spoken of in a run."""
+
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@click.option("--ledger", metavar="FILE|URL", help="Another registry's ledger: a file of entries, or a node's address.")
+@click.option("--cas", multiple=True, metavar="URL", help="Where its files are; may be given again, tried in order.")
+@click.option("--profile", type=click.Choice(["sidetree", "orb"]), help="The rules of its network.")
+@click.option("--method", metavar="NAME", help="The DID method of its network, such as ion, if not the profile's.")
+@click.option("--follow", is_flag=True, help="Go on until SIGTERM or Ctrl-C, and wait for files that are missing.")
+@click.option("--interval", type=Duration(), help="How often the ledger is read again with --follow (default 10s).")
+@json_option
+@data_options
+def observe(
+    settings: Settings,
+    *,
+    ledger: str | None,
+    cas: tuple[str, ...],
+    profile: str | None,
+    method: str | None,
+    follow: bool,
+    interval: int | None,
+    as_json: bool,
+) -> None:
+    """Read the ledger entries that are new, check them, and note what they hold.
+
+    With --ledger the registry of somebody else is read into this node's, which then answers `millstream did resolve`
+    and takes no operations. FILE has an entry a line, as `millstream anchor ledger --registry --json` prints them, or
+    an object of number, time and anchor_string a line, whose chain cannot be verified. http(s)://HOST is a node, any
+    other URL a file of such lines. A place of files is a node (http(s)://HOST), a gateway (what stands before /CID), a
+    folder, or a storage provider.
+
+    Nothing is written where ledger and files come from. Each entry is recorded whole or not at all: after whatever
+    end the same command goes on with the next one. A file that no place has ends the command (exit code 1).
+    """
+    changed = _followed(settings.registry, ledger, cas, profile, method, interval)
+    if changed.follow.ledger:
+        with Node.open(msgspec.structs.replace(settings, registry=changed), create=True) as node:
+            if ledger is None:  # named by the settings, so this node has other work too
+                node.observer.observe()
+            _follow(node, changed.follow, as_json=as_json, forever=follow)
+        return
+    if cas or profile or method or follow or interval:
+        raise click.UsageError("--ledger is missing: it names the ledger that these options belong to")
+    with Node.open(settings) as node:
+        seen = node.observer.observe()
+        node.registry.observer.observe()
+    if as_json:
+        print_json(seen)
+    else:
+        print(f"{seen.entries} new entries; the observer stands at entry {seen.position}")
+
+
+def follow_until(
+    follower: Follower,
+    clock: Clock,
+    seconds: float,
+    stopping: Callable[[], bool],
+    failed: Callable[[str], object],
+    *,
+    patient: bool = False,
+) -> None:
+    """Let *follower* catch up each *seconds* until *stopping*; *failed* is told once of each thing that goes wrong.
+
+    Raises :class:`~millstream.anchoring.errors.LedgerError` where the ledger was rewritten, unless this is *patient*.
+    """
+    from millstream.anchoring.errors import LedgerError
+    from millstream.anchoring.registry import FollowError
+
+    last = ""
+    while not stopping():
+        text = ""
+        try:
+            follower.catch_up(stopping)
+        except MillstreamError as error:
+            if isinstance(error, LedgerError | FollowError) and not error.transient and not patient:
+                raise
+            text = str(error)
+        if text and text != last:
+            failed(text)
+        last = text
+        deadline = clock.monotonic() + seconds
+        while not stopping() and clock.monotonic() < deadline:
+            clock.sleep(min(PAUSE, seconds))
+
+
+def follow_in_background(node: Node, stopping: Callable[[], bool]) -> Callable[[], None]:
+    """What follows the registry that the settings of *node* name, until *stopping*, and goes on after every error.
+
+    Raises :class:`~millstream.anchoring.registry.FollowError` at once where this node has operations of its own.
+    """
+    speaker = _Speaker(_log.info)
+    follower = node.follower(told=speaker.recorded, refused=speaker.refused)
+    follower.begin()
+    seconds = node.settings.registry.follow.interval / MICROSECONDS
+
+    def failed(text: str) -> None:
+        _log.warning("following: %s", text)
+
+    def run() -> None:
+        follow_until(follower, node.clock, seconds, stopping, failed, patient=True)
+        total = follower.total
+        _log.info("following has ended at entry %s, %s entries read", total.position, total.entries)
+
+    return run
+
+
+@contextlib.contextmanager
+def following(node: Node) -> Iterator[None]:
+    """Follows the registry that the settings of *node* name, if they do, in a thread while its block is open."""
+    if not node.settings.registry.follow.ledger:
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=follow_in_background(node, stop.is_set), name="following")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: bool) -> None:
+    stop = stop_on_signals()
+    speaker = _Speaker(_say, node.clock)
+    follower = node.follower(told=speaker.recorded, refused=speaker.refused)
+    speaker.follower = follower
+    try:
+        if forever:
+            seconds = settings.interval / MICROSECONDS
+            follow_until(follower, node.clock, seconds, stop, lambda text: _say(f"waiting: {text}"))
+        else:
+            follower.catch_up(stop)
+    finally:
+        _print_total(follower.total, speaker.refusals, as_json=as_json)
+
+
+def print_follow_state(state: FollowState) -> None:
+    """Print how far a registry has followed another one."""
+    from millstream.anchoring.http_reader import printable
+
+    print(f"following  {state.ledger}: {state.position:,} observed, {state.behind:,} to come")
+    if state.error:
+        print(f"following  the last attempt failed: {printable(state.error, 2000)}")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+class _Speaker:
+    """Says how a follower gets on, no more often than a person reads."""
+
+    def __init__(self, say: Callable[[str], object], clock: Clock | None = None) -> None:
+        self.refusals: Counter[str] = Counter()
+        self.follower: Follower | None = None
+        self._say, self._clock = say, clock
+        self._spoken_at = clock.monotonic() if clock else 0.0
+
+    def recorded(self, record: AnchorRecord) -> None:
+        from millstream.anchoring.http_reader import printable
+
+        if record.fault is not None:
+            self._say(f"entry {record.number}: {printable(record.fault)}")
+        if self._clock is None or self.follower is None:
+            return
+        now = self._clock.monotonic()
+        if now - self._spoken_at >= PROGRESS_SECONDS:
+            total = self.follower.total
+            self._say(f"entry {record.number:,}: {total.entries:,} entries, {total.operations:,} operations so far")
+            self._spoken_at = now
+
+    def refused(self, refusal: Refusal) -> None:
+        from millstream.anchoring.errors import CasNotFoundError
+        from millstream.anchoring.remote_cas import reason_of
+
+        if isinstance(refusal.error, CasNotFoundError):  # the next place may have it
+            return
+        self.refusals[refusal.place] += 1
+        if self.refusals[refusal.place] <= MOST_LINES:
+            more = "; no more is said of this place" if self.refusals[refusal.place] == MOST_LINES else ""
+            self._say(f"{refusal.place} did not give {refusal.cid}: {reason_of(refusal.error)}{more}")
+
+
+def _followed(
+    settings: RegistrySettings,
+    ledger: str | None,
+    cas: tuple[str, ...],
+    profile: str | None,
+    method: str | None,
+    interval: int | None,
+) -> RegistrySettings:
+    """*settings* with what the command line says of the registry that is followed."""
+    follow = settings.follow
+    chosen = ledger or follow.ledger
+    places = cas or follow.cas
+    if chosen and not places:
+        raise click.UsageError("--cas is missing: it names the places of the files")
+    follow = FollowSettings(chosen, places, Microseconds(interval) if interval else follow.interval)
+    return msgspec.structs.replace(
+        settings, follow=follow, profile=profile or settings.profile, method=method or settings.method
+    )
+
+
+def _print_total(total: Followed, refusals: Counter[str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({**msgspec.structs.asdict(total), "refusals": dict(refusals)})
+        return
+    behind = f", {total.behind:,} to come" if total.behind else ""
+    print(
+        f"{total.entries:,} new entries with {total.operations:,} operations, {total.faults:,} with a fault; the "
+        f"registry stands at entry {total.position:,}{behind}"
+    )
+    for place, count in refusals.items():
+        print(f"{place} failed to give {count:,} files")
+    if total.chain is False:
+        print("the ledger has no hashes: its chain could not be verified, only that nothing changed since it was read")

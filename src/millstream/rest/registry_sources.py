@@ -1,0 +1,82 @@
+"""What other registries need to follow this one: its ledger in pages, and the files of its batches. Nothing is written.
+
+A node's content-addressed storage has files of event batches too, which are nobody's business here: only what begins as
+a batch file of Sidetree (GZIP) is handed out.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from millstream.anchoring.cas import not_found
+from millstream.anchoring.errors import CasTooLargeError
+from millstream.anchoring.ledger_source import PAGE, LedgerPage
+from millstream.anchoring.registry import Registry
+from millstream.core.cid import form_of
+from millstream.core.errors import InputError
+from millstream.rest.bodies import answer
+
+_GZIP = b"\x1f\x8b"
+_HIGHEST = 2**53 - 1
+
+
+class PageError(InputError):
+    """This page of the ledger cannot be asked for."""
+
+
+class RegistrySources:
+    """The ledger and the files of *registry*."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        profile = registry.versions.latest.profile
+        self._limit = max(
+            profile.max_core_index_bytes,
+            profile.max_provisional_index_bytes,
+            profile.max_proof_bytes,
+            profile.max_chunk_bytes,
+        )
+
+    async def ledger(self, request: Request) -> Response:
+        """A page of the ledger: ``after`` is the number before the first entry, ``limit`` how many there may be."""
+        after, limit = _number(request, "after", 0, 0, _HIGHEST), _number(request, "limit", 100, 1, PAGE)
+        return answer(await run_in_threadpool(self._page, after, limit))
+
+    async def file(self, request: Request) -> Response:
+        """The bytes of one file, checked against its name."""
+        cid = request.path_params["cid"]
+        form_of(cid)
+        data = await run_in_threadpool(self._file, cid)
+        cached = {"cache-control": "public, max-age=31536000, immutable", "etag": f'"{cid}"'}
+        return Response(data, headers=cached, media_type="application/octet-stream")
+
+    def _page(self, after: int, limit: int) -> LedgerPage:
+        self._registry.store.check_writable()  # who follows has no ledger of its own
+        ledger = self._registry.ledger
+        head = ledger.head()
+        total = head.number if head else 0
+        items = list(itertools.islice(ledger.entries(after + 1), limit)) if after < total else []
+        more = bool(items) and items[-1].number < total
+        return LedgerPage(items, str(items[-1].number) if more else None, total)
+
+    def _file(self, cid: str) -> bytes:
+        try:
+            data = self._registry.cas.get(cid, self._limit)
+        except CasTooLargeError as error:
+            raise not_found(cid) from error
+        if not data.startswith(_GZIP):
+            raise not_found(cid)
+        return data
+
+
+def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    given = request.query_params.getlist(name)
+    text = given[-1] if given else str(default)
+    usable = text.isascii() and text.isdecimal() and len(text) < 17 and len(given) < 2
+    if not usable or not least <= int(text) <= most:
+        raise PageError(f"{name} is {text[:40]!r}: write one number from {least} to {most}")
+    return int(text)
