@@ -14,6 +14,7 @@
     ├── LedgerError           the ledger is not an unbroken chain
     ├── ObservationBlockedError  an anchor cannot be read until a file is restored
     ├── NotAnchoredError      no proof exists for this message (NotFoundError)
+    │   └── NotBatchedError     no batch with it is known here
     └── ProofError            the proof does not hold
 """
 
@@ -72,6 +73,10 @@ class ObservationBlockedError(AnchoringError):
 
 class NotAnchoredError(AnchoringError, NotFoundError):
     """There is no proof, because the message is in no anchored batch."""
+
+
+class NotBatchedError(NotAnchoredError):
+    """There is no proof, because no batch with the message was handed to the batch writer here."""
 
 
 class ProofError(AnchoringError):
