@@ -43,14 +43,16 @@ def describe(profile: Profile) -> dict[str, Any]:
             "/sidetree/v1/identifiers/{did}/operations": {
                 "get": _get(
                     "operationsOf",
-                    "Where the recorded operations of a DID stand",
-                    [_path("did")],
-                    {"type": "array", "items": _ref("OperationStatus")},
+                    "Where the recorded operations of a DID stand, in the order of acceptance; a page",
+                    [_path("did"), *_page_parameters()],
+                    _ref("OperationPage"),
                 )
             },
             "/healthz": {"get": _get("health", "Whether the instance is alive", [], _OBJECT)},
         },
-        "components": {"schemas": {"OperationStatus": _status_schema(), "Error": _error_schema()}},
+        "components": {
+            "schemas": {"OperationStatus": _status_schema(), "OperationPage": _page_schema(), "Error": _error_schema()}
+        },
     }
 
 
@@ -73,7 +75,7 @@ def _submit(profile: Profile) -> dict[str, Any]:
         "responses": {
             "200": _response("Taken: the resolution of a new DID, or the status of the operation", _OBJECT)
             | {"headers": {"Operation-Id": {"schema": _TEXT, "description": "the id to ask for its status"}}},
-            **_errors("400", "413", "429", "503"),
+            **_errors("400", "408", "413", "415", "429", "503"),
         },
     }
 
@@ -88,7 +90,7 @@ def _bulk() -> dict[str, Any]:
         "operationId": "submitBulk",
         "summary": "Take many operations in one transaction",
         "requestBody": lines,
-        "responses": {"200": outcome, **_errors("400", "413", "429", "503")},
+        "responses": {"200": outcome, **_errors("400", "408", "413", "415", "429", "503")},
     }
 
 
@@ -107,6 +109,16 @@ def _get(
         "parameters": parameters,
         "responses": {"200": _response("Found", schema, media), **errors},
     }
+
+
+def _page_parameters() -> list[dict[str, Any]]:
+    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    after = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1, "default": 0}
+    text = "The place to go on behind: what `next` was in the page before"
+    return [
+        {"name": "limit", "in": "query", "required": False, "schema": limit},
+        {"name": "after", "in": "query", "required": False, "schema": after, "description": text},
+    ]
 
 
 def _path(name: str) -> dict[str, Any]:
@@ -129,7 +141,9 @@ def _errors(*statuses: str) -> dict[str, Any]:
     texts = {
         "400": "The request breaks a rule, which the code names",
         "404": "Not known here",
-        "413": "The body is too large",
+        "408": "The rest of the request did not come in time",
+        "413": "The body is too large; it is not read",
+        "415": "The content type is another one than application/json (in bulk: application/jsonl), or not in UTF-8",
         "429": "Too many operations are under way; see Retry-After",
         "503": "The database does not answer; try again later",
     }
@@ -142,6 +156,12 @@ def _status_schema() -> dict[str, Any]:
     fixed = {"id": _TEXT, "suffix": _TEXT, "type": _TEXT, "accepted_at": _NUMBER, "retries": _NUMBER}
     state = {"enum": [state.value for state in OperationState]}
     return {"type": "object", "required": [*fixed, "state"], "properties": {**fixed, "state": state, **nullable}}
+
+
+def _page_schema() -> dict[str, Any]:
+    following = {"type": ["string", "null"], "description": "What `after` has to be for the page that follows"}
+    items = {"type": "array", "items": _ref("OperationStatus")}
+    return {"type": "object", "required": ["items", "next"], "properties": {"items": items, "next": following}}
 
 
 def _error_schema() -> dict[str, Any]:
