@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -316,6 +317,35 @@ def test_requests_before_a_malformed_one_are_answered_first(api: Api) -> None:
         connection.send(request + HEALTH + HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")
         assert [connection.answer().status for _ in range(3)] == [200, 200, 400]
         assert connection.is_closed()
+
+
+def test_many_requests_at_once_are_all_answered_in_order(api: Api) -> None:
+    """More than fit into one piece that the server reads, so that pieces end within requests."""
+    bad = HEAD + b"Content-Length: 9000\r\n\r\n" + b" " * 9000
+    with RawConnection(api.port) as connection:
+        sender = threading.Thread(target=lambda: connection.send((HEALTH * 20 + bad) * 50))
+        sender.start()
+        assert [connection.answer().status for _ in range(21 * 50)] == ([200] * 20 + [400]) * 50
+        sender.join()
+
+
+@pytest.mark.parametrize("part", [b"0\r\nX: ", b"0\r\n", b"1;", b"1\r\n{\r\n0\r\nContent-Type: "])
+@pytest.mark.parametrize("unit", [b"a" * 65_536, b"X: a\r\n" * 10_000])
+def test_trailers_and_extensions_without_end_are_refused(api: Api, part: bytes, unit: bytes) -> None:
+    with RawConnection(api.port) as connection:
+        connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + part)
+        for _ in range(100):
+            connection.send(unit)
+        found = connection.answer()
+    assert found.status in (400, 431) and found.headers["connection"] == "close"
+
+
+def test_trailers_are_no_headers(api: Api) -> None:
+    body = canonical_json(Person("trailers").create.request)
+    chunks = b"%x\r\n%s\r\n0\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\r\n" % (len(body), body)
+    with RawConnection(api.port) as connection:
+        connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + HEALTH)
+        assert [connection.answer().status for _ in range(2)] == [200, 200]
 
 
 def test_an_upgrade_that_is_not_offered_is_passed_over(api: Api) -> None:

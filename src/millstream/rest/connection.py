@@ -149,7 +149,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         rest = memoryview(data)
         while rest and self._phase not in (_Phase.IGNORED, _Phase.ENDING):
-            part = rest if self._phase is _Phase.BODY else rest[:_STEP]
+            part = rest[: _STEP if self._phase is not _Phase.BODY else LONGEST_HEAD]
             rest = rest[len(part) :]
             self._feed(part)
 
@@ -196,6 +196,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._fault = _Refusal(414, "too_long", f"an address has at most {LONGEST_URL:,} bytes")
             raise ValueError(self._fault.message)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is here; trailers are not headers, and nobody asks for them."""
+        if self._phase is _Phase.HEAD:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head of a request is here: it can be answered."""
         version = self.parser.get_http_version()
@@ -205,7 +210,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._unanswered += 1
         self._phase = _Phase.BODY
-        self._body_bytes, self._waited, self._body_seconds = 0, 0.0, 0.0
+        self._head_bytes, self._body_bytes, self._waited, self._body_seconds = 0, 0, 0.0, 0.0
 
     def on_body(self, body: bytes) -> None:
         """A part of the body is here."""
@@ -258,6 +263,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _feed(self, part: memoryview) -> None:
         if self._phase is _Phase.IDLE:
             self._expect_head()
+        is_first = self._phase is _Phase.HEAD and not self._has_begun
+        body_bytes, incoming = self._body_bytes, self._incoming
         try:
             self.parser.feed_data(part)
         except httptools.HttpParserUpgrade:  # answered as what it is without the upgrade; what follows is not HTTP
@@ -267,15 +274,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(self._fault or _malformed(error))
         else:
             if self._phase is _Phase.HEAD:
-                self._bound_head(part)
+                self._bound_head(part, is_first=is_first, is_new=self._incoming is not incoming)
+            elif self._phase is _Phase.BODY:
+                self._bound_framing(part, has_body=self._body_bytes != body_bytes)
 
-    def _bound_head(self, part: memoryview) -> None:
-        """Refuse a head that grows too long, and the first line of a request that names no version."""
-        self._head_bytes += len(part)
+    def _bound_framing(self, part: memoryview, *, has_body: bool) -> None:
+        """Refuse trailers and extensions of chunks that grow too long."""
+        self._head_bytes = 0 if has_body else self._head_bytes + len(part)
+        if self._head_bytes > LONGEST_HEAD:
+            text = f"trailers and extensions of chunks have at most {LONGEST_HEAD:,} bytes"
+            self._refuse(_Refusal(431, "headers_too_large", text))
+
+    def _bound_head(self, part: memoryview, *, is_first: bool, is_new: bool) -> None:
+        """Refuse a head that grows too long, and the first line of a request that names no version.
+
+        Of a part in which the head began, behind other requests, nobody knows how much is the head: it is not counted.
+        """
+        self._head_bytes = 0 if is_new and not is_first else self._head_bytes + len(part)
         if self._head_bytes > LONGEST_HEAD:
             text = f"a request line and its headers have at most {LONGEST_HEAD:,} bytes"
             self._refuse(_Refusal(431, "headers_too_large", text))
-        elif self._head_bytes == len(part) and self._has_begun:
+        elif is_first and self._has_begun:
             line, newline, _ = bytes(part[:_STEP]).lstrip(b"\r\n").partition(b"\n")
             if newline and b" HTTP/" not in line and self.url:
                 text = "the request line names no version of HTTP: use HTTP/1.1"
