@@ -20,6 +20,7 @@ from millstream.anchoring import (
     Journal,
     LocalCas,
     LogLedger,
+    NotBatchedError,
     Observer,
     Replica,
     StoreCas,
@@ -76,6 +77,10 @@ class NodeError(MillstreamError):
 
 class NodeNotFoundError(NodeError, NotFoundError):
     """There is no node in this folder."""
+
+
+class UnknownMessageError(NodeError, NotFoundError):
+    """The log has no message of this id."""
 
 
 class NodeFolderError(NodeError, InputError):
@@ -338,16 +343,33 @@ class Node(MillNode):
         return status
 
     def prove(self, log: str, message_id: int) -> bytes:
-        """The proof of one message, as canonical JSON; see :func:`millstream.anchoring.prove`."""
-        return prove(
-            log,
-            message_id,
-            index=self.observer.index,
-            cas=self.cas,
-            ledger=self.ledger,
-            journal=self.journal,
-            replicas=self.replicas,
-        )
+        """The proof of one message, as canonical JSON; see :func:`millstream.anchoring.prove`.
+
+        Raises :class:`~millstream.log.LogNotFoundError`, :class:`UnknownMessageError` where it is not anchored because
+        there is no such message.
+        """
+        try:
+            return prove(
+                log,
+                message_id,
+                index=self.observer.index,
+                cas=self.cas,
+                ledger=self.ledger,
+                journal=self.journal,
+                replicas=self.replicas,
+            )
+        except NotBatchedError:
+            self._require_message(log, message_id)
+            raise
+
+    def _require_message(self, log: str, message_id: int) -> None:
+        """Raise an error where there is no such message or log. Batches may come here without the log they are of."""
+        if any(stream.log == log for stream in self.journal.streams()):
+            return
+        last_id = self.store.log(LogSpec(log), create=False).last_id
+        if message_id > last_id:
+            has = f"its last one is {last_id}" if last_id else "it has none yet"
+            raise UnknownMessageError(f"the log {log!r} has no message {message_id}: {has}")
 
     def replicas(self, cid: str) -> Sequence[Replica]:
         """The copies of the anchored file *cid*, and when each was last verified."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream.batching import Reject
+from millstream.log import LogSpec
 from millstream.node import Node
 from millstream.settings import Settings
 from millstream.testing.batches import CONFIG, make_batch, make_batches
@@ -104,6 +105,20 @@ def test_a_proof_that_does_not_hold_ends_with_1_and_the_reason(data: Path, proof
 def test_a_message_without_a_proof_ends_with_3_and_the_reason(data: Path, number: str, reason: str) -> None:
     code, out, err = run_command("prove", "weather", number, "--data", str(data))
     assert (code, out, reason in err) == (3, "", True)
+
+
+def test_a_proof_of_a_log_or_a_message_that_does_not_exist_says_so(data: Path) -> None:
+    code, out, err = run_command("prove", "wether", "1", "--data", str(data))
+    assert (code, out) == (3, "")
+    assert "there is no log 'wether'" in err and "millstream log ls" in err
+    with Node.open(Settings(data=str(data))) as node, node.store.log(LogSpec("other")).writer() as writer:
+        code, _, err = run_command("prove", "other", "1", "--data", str(data))
+        assert (code, "the log 'other' has no message 1: it has none yet" in err) == (3, True)
+        writer.append([b"one"])
+    code, _, err = run_command("prove", "other", "2", "--data", str(data))
+    assert (code, "the log 'other' has no message 2: its last one is 1" in err) == (3, True)
+    code, _, err = run_command("prove", "other", "1", "--data", str(data))
+    assert (code, "is not anchored" in err) == (3, True)
 
 
 def test_verifying_needs_no_data_folder(

@@ -122,7 +122,9 @@ def test_devices_an_outbox_and_identifiers_come_in_and_are_anchored_though_nothi
                 insert(session, b"order %d" % number)
             until(lambda: count(session) == 0, "an empty outbox")
         request = Request(
-            f"{node.ready['registry']}/sidetree/v1/operations", canonical_json(Person("ada").create.request)
+            f"{node.ready['registry']}/sidetree/v1/operations",
+            canonical_json(Person("ada").create.request),
+            {"Content-Type": "application/json"},
         )
         with urlopen(request) as answer:
             operation = answer.headers["operation-id"]

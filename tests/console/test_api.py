@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from as_described import ask_as_described, described_operations, questions
+from raw_http import RawConnection
 from world import DAMAGED, DEAD, Served, did, serving
 
 from millstream.log import LogSpec, open_store
@@ -67,6 +68,36 @@ def test_every_table_is_to_be_had_as_json_and_as_csv(served: Served, path: str, 
         assert len(rows) == 1 + len(listing["items"])
     for item in listing["items"][:1]:
         assert rows[0] == list(item)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-16"]
+)
+def test_a_body_of_another_type_is_refused_with_the_type_to_send(served: Served, kind: str) -> None:
+    found = served.ask("POST", f"{API}/proofs/verify", b'{"proof":"{}"}', {"Content-Type": kind})
+    assert (found[0], found[1]["code"]) == (415, "unsupported_media_type")
+    assert "application/json" in found[1]["message"]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON;charset=UTF-8", None])
+def test_a_body_of_json_is_taken_however_its_type_is_written(served: Served, kind: str | None) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    assert served.ask("POST", f"{API}/proofs/verify", b'{"proof":"{}"}', headers)[1]["holds"] is False
+
+
+@pytest.mark.parametrize("path", [f"{API}/proofs/verify", f"{API}/logs/weather/messages", "/sign-in", "/sign-out"])
+def test_a_body_that_is_announced_as_too_long_is_refused_before_it_comes(served: Served, path: str) -> None:
+    with RawConnection(int(served.address.rpartition(":")[2])) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {1 << 40}\r\n\r\n"
+        connection.send(head.encode())
+        assert connection.answer().status == 413
+        assert connection.is_closed()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", f"{API}/logs", f"{API}/nothing"])
+def test_errors_of_what_programs_ask_are_json(served: Served, path: str) -> None:
+    status, found, _ = served.ask("DELETE", path)
+    assert status in (404, 405) and found["code"] in ("not_found", "method_not_allowed")
 
 
 def test_what_a_spreadsheet_would_run_is_text_in_a_table(copied: Callable[[], Path]) -> None:
@@ -242,6 +273,10 @@ def test_a_proof_is_made_and_checked_and_a_changed_one_is_not_believed(served: S
     changed = text.replace('"id":7', '"id":8')
     assert not served.ask("POST", f"{API}/proofs/verify", {"proof": changed})[1]["holds"]
     assert served.ask("GET", f"{API}/proofs/weather/80000")[0] == 404
+    for path in ("proofs/wether/7", "proofs/wether/7/copies"):
+        status, unknown, _ = served.ask("GET", f"{API}/{path}")
+        assert (status, unknown["code"]) == (404, "not_found")
+        assert "there is no log 'wether'" in unknown["message"] and "millstream log ls" in unknown["message"]
 
 
 def test_settings_say_where_they_come_from_and_read_as_they_are_written(served: Served) -> None:

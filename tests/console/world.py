@@ -114,7 +114,8 @@ class Served:
         connection = http.client.HTTPConnection(self.address, timeout=60)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
-            connection.request(method, path, data, dict(headers or {}))
+            typed = {} if isinstance(body, bytes | None) else {"Content-Type": "application/json"}
+            connection.request(method, path, data, {**typed, **(headers or {})})
             response = connection.getresponse()
             found = response.read()
         finally:

@@ -81,3 +81,14 @@ def test_a_queue_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         assert run(["queue", command, "bits", "--data", str(tmp_path)]) == 3
     with open_store(f"sqlite:///{tmp_path}/log.db") as store:
         assert store.logs() == []
+
+
+@pytest.mark.parametrize(
+    "command", [["depth", "bit"], ["dead", "bit"], ["redrive", "bit", "1"], ["discard", "bit", "1"]]
+)
+def test_a_queue_that_does_not_exist_is_called_a_queue(
+    queue: LogWorkQueue, tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert run(["queue", *command, "--data", str(tmp_path)]) == 3
+    err = capfd.readouterr().err
+    assert "there is no queue 'bit'" in err and "`millstream queue depth`" in err

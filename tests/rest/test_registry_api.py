@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import json
-import os
-import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +18,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 from as_described import ask_as_described, described_operations, questions
+from registry_server import IDENTIFIERS, OPERATIONS, Api
 
 from millstream.anchoring import LedgerEntry, LocalCas
 from millstream.anchoring.ledger import verified_head
@@ -33,54 +31,9 @@ from millstream.rest.openapi import describe, encode_description
 from millstream.testing.dids import Person
 from suite.sizes import sized
 
-OPERATIONS, IDENTIFIERS = "/sidetree/v1/operations", "/sidetree/v1/identifiers"
 LEDGER, FILES = "/sidetree/v1/ledger", "/sidetree/v1/files"
 
 DESCRIPTION = Path(__file__).parents[2] / "docs" / "reference" / "registry-openapi.json"
-
-
-class Api:
-    """A real instance in a process of its own."""
-
-    def __init__(self, folder: Path, **settings: str) -> None:
-        environment = {**os.environ, **{f"MILLSTREAM_REGISTRY__{k.upper()}": v for k, v in settings.items()}}
-        command = [
-            sys.executable,
-            "-m",
-            "millstream",
-            "anchor",
-            "serve",
-            "--data",
-            str(folder),
-            "--http",
-            "127.0.0.1:0",
-        ]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.port = int(line.rpartition(":")[2])
-
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any, dict[str, str]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            data = response.read()
-            kind = response.headers.get("content-type", "")
-            value = [json.loads(line) for line in data.splitlines()] if "jsonl" in kind else json.loads(data)
-            return response.status, value, {name.lower(): text for name, text in response.headers.items()}
-        finally:
-            connection.close()
-
-    def submit(self, operation: Any) -> tuple[int, Any, dict[str, str]]:
-        return self.ask("POST", OPERATIONS, canonical_json(operation.request))
-
-    def end(self, signal_: int = signal.SIGTERM) -> int:
-        self.process.send_signal(signal_)
-        code = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +97,72 @@ def test_a_did_is_updated_and_ended_over_http(api: Api) -> None:
     until_observed(api, headers["operation-id"])
     _, resolved, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{person.suffix}")
     assert resolved["didDocumentMetadata"]["deactivated"] is True
-    _, statuses, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{person.suffix}/operations")
-    assert [status["state"] for status in statuses] == ["observed"] * 4
+    _, listing, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{person.suffix}/operations")
+    assert [status["state"] for status in listing["items"]] == ["observed"] * 4 and listing["next"] is None
     assert api.submit(person.update())[0] == 400
+
+
+def test_the_operations_of_a_did_come_in_pages_in_the_order_of_acceptance(api: Api) -> None:
+    person = Person("many")
+    sent = [
+        api.submit(operation)[2]["operation-id"] for operation in (person.create, *(person.update() for _ in range(6)))
+    ]
+    path = f"{IDENTIFIERS}/did:sidetree:{person.suffix}/operations"
+    found, after = list[str](), "0"
+    for size in (3, 3, 1):
+        _, page, _ = api.ask("GET", f"{path}?limit=3&after={after}")
+        assert len(page["items"]) == size
+        found += [status["id"] for status in page["items"]]
+        after = page["next"]
+    assert (found, after) == (sent, None)
+    assert [status["id"] for status in api.ask("GET", f"{path}?limit=7")[1]["items"]] == sent
+    until_observed(api, sent[-1])
+    assert [status["id"] for status in api.ask("GET", path)[1]["items"]] == sent
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=x", "after=-1", "after=x", "offset=3", "limit=", "limit=1&limit=2"]
+)
+def test_a_page_that_cannot_be_asked_for_is_refused(api: Api, query: str) -> None:
+    status, found, _ = api.ask("GET", f"{IDENTIFIERS}/did:sidetree:{Person('nobody').suffix}/operations?{query}")
+    assert (status, found["code"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/x-www-form-urlencoded", "text/plain", "application/did+json", "application/jsonl",
+        "multipart/form-data", "application/json; charset=latin-1", "", "json",
+    ],
+)  # fmt: skip
+def test_an_operation_of_another_type_is_refused_with_the_type_to_send(api: Api, kind: str) -> None:
+    body = canonical_json(Person("typed").create.request)
+    status, found, _ = api.ask("POST", OPERATIONS, body, {"Content-Type": kind})
+    assert (status, found["code"]) == (415, "unsupported_media_type")
+    assert "application/json" in found["message"]
+
+
+def test_lines_of_another_type_are_refused_with_the_type_to_send(api: Api) -> None:
+    for kind in ("application/x-www-form-urlencoded", "text/plain", "application/octet-stream"):
+        status, found, _ = api.ask("POST", f"{OPERATIONS}/bulk", b"{}", {"Content-Type": kind})
+        assert (status, found["code"]) == (415, "unsupported_media_type")
+        assert "application/jsonl" in found["message"]
+    for kind in ("application/jsonl", "application/x-ndjson", "application/json"):
+        assert api.ask("POST", f"{OPERATIONS}/bulk", b"{}", {"Content-Type": kind})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=utf-8", 'APPLICATION/JSON;charset="UTF-8"', None]
+)
+def test_an_operation_is_taken_however_its_type_is_written(api: Api, kind: str | None) -> None:
+    """Without a type it is taken for what it has to be (RFC 9110, 8.3)."""
+    body = canonical_json(Person("typed-well").create.request)
+    assert api.ask("POST", OPERATIONS, body, {} if kind is None else {"Content-Type": kind})[0] == 200
+
+
+def test_an_operation_that_is_compressed_is_refused(api: Api) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    assert api.ask("POST", OPERATIONS, gzip.compress(b"{}"), headers)[0] == 415
 
 
 def test_a_long_form_resolves_before_it_is_submitted(api: Api) -> None:
@@ -203,7 +219,7 @@ def test_requests_of_one_moment_are_answered_each_with_its_own_outcome(api: Api)
         for n in range(6):
             person = Person(f"moment-{number}-{n}")
             body = canonical_json(person.create.request) if (number + n) % 3 else b'{"type":"create"}'
-            connection.request("POST", OPERATIONS, body)
+            connection.request("POST", OPERATIONS, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = json.loads(response.read())
             if (number + n) % 3:

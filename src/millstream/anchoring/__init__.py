@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from millstream.anchoring.cas import Cas, MemoryCas
-    from millstream.anchoring.errors import AnchoringError, NotAnchoredError, ObservationBlockedError, ProofError
+    from millstream.anchoring.errors import (
+        AnchoringError,
+        NotAnchoredError,
+        NotBatchedError,
+        ObservationBlockedError,
+        ProofError,
+    )
     from millstream.anchoring.index import AnchorIndex
     from millstream.anchoring.journal import Journal
     from millstream.anchoring.ledger import Ledger, LedgerEntry, MemoryLedger
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "cas": ("Cas", "MemoryCas"),
-    "errors": ("AnchoringError", "NotAnchoredError", "ObservationBlockedError", "ProofError"),
+    "errors": ("AnchoringError", "NotAnchoredError", "NotBatchedError", "ObservationBlockedError", "ProofError"),
     "index": ("AnchorIndex",),
     "journal": ("Journal",),
     "ledger": ("Ledger", "LedgerEntry", "MemoryLedger"),
@@ -64,6 +70,7 @@ __all__ = [
     "MemoryCas",
     "MemoryLedger",
     "NotAnchoredError",
+    "NotBatchedError",
     "ObservationBlockedError",
     "Observer",
     "ProofError",

@@ -18,6 +18,7 @@
     ├── HttpError             a server did not answer as it should (transient)
     ├── ObservationBlockedError  an anchor cannot be read until a file is restored
     ├── NotAnchoredError      no proof exists for this message (NotFoundError)
+    │   └── NotBatchedError     no batch with it is known here
     └── ProofError            the proof does not hold
 """
 
@@ -103,6 +104,10 @@ class ObservationBlockedError(AnchoringError):
 
 class NotAnchoredError(AnchoringError, NotFoundError):
     """There is no proof, because the message is in no anchored batch."""
+
+
+class NotBatchedError(NotAnchoredError):
+    """There is no proof, because no batch with the message was handed to the batch writer here."""
 
 
 class ProofError(AnchoringError):

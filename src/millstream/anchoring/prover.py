@@ -9,7 +9,7 @@ import msgspec
 
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.content import read_manifest
-from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError
+from millstream.anchoring.errors import AnchoringError, BatchFormatError, NotAnchoredError, NotBatchedError
 from millstream.anchoring.files import StoredBatch, split_batches
 from millstream.anchoring.index import AnchorIndex, Location
 from millstream.anchoring.journal import Journal
@@ -35,12 +35,13 @@ def prove(
 ) -> bytes:
     """The proof that message *message_id* of *log* is anchored, as canonical JSON without a newline.
 
-    Raises :class:`NotAnchoredError` that says why there is none (with *journal* also for what is not anchored yet),
-    :class:`CasError` where the batch file cannot be read, :class:`LedgerError`.
+    Raises :class:`NotAnchoredError` that says why there is none (with *journal* also for what is not anchored yet; it
+    is a :class:`NotBatchedError` where nothing is known of the message), :class:`CasError` where the batch file cannot
+    be read, :class:`LedgerError`.
     """
     location = index.locate(log, message_id)
     if location is None:
-        raise NotAnchoredError(_why_not(log, message_id, index, journal))
+        raise _why_not(log, message_id, index, journal)
     chain = list(ledger.entries(location.number))
     check_tail(chain)
     manifest_cid, _ = read_manifest(cas, chain[0].anchor_string)
@@ -90,22 +91,25 @@ def _misplaced(location: Location) -> AnchoringError:
     )
 
 
-def _why_not(log: str, message_id: int, index: AnchorIndex, journal: Journal | None) -> str:
+def _why_not(log: str, message_id: int, index: AnchorIndex, journal: Journal | None) -> NotAnchoredError:
     what = f"message {message_id} of log {log!r} is not anchored"
     rejected = index.reject_reason(log, message_id)
     if rejected is not None:
-        return f"{what}: it was rejected as {rejected[1]} (anchor {rejected[0]})"
-    return f"{what}: {_what_the_journal_says(log, message_id, journal)}"
+        return NotAnchoredError(f"{what}: it was rejected as {rejected[1]} (anchor {rejected[0]})")
+    said = _what_the_journal_says(log, message_id, journal)
+    if said is None:
+        return NotBatchedError(f"{what}: no batch with it was handed to the batch writer here")
+    return NotAnchoredError(f"{what}: {said}")
 
 
-def _what_the_journal_says(log: str, message_id: int, journal: Journal | None) -> str:
+def _what_the_journal_says(log: str, message_id: int, journal: Journal | None) -> str | None:
     reason = journal and journal.reject_reason(log, message_id)
     batch = journal and journal.batch_of(log, message_id)
     status = journal.status(log, batch) if journal and batch else None
     if reason is not None:
         return f"it was rejected as {reason}"
     if status is None:
-        return "no batch with it was handed to the batch writer here"
+        return None
     if status.reason is not None:
         return f"its batch {batch} was rejected: {status.reason}"
     return f"its batch {batch} is {status.state} and waits for the next cut (millstream anchor cut --force)"

@@ -69,7 +69,7 @@ def serve(settings: Settings, address: str) -> None:
     settle_in()
     with Node.open(settings, create=True) as node, following(node), node.registry as registry:
         registry.start()
-        serve_app(registry_app(registry), host, port)
+        serve_app(registry_app(registry), host, port, settings.http)
 
 
 @click.command()

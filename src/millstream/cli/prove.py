@@ -21,7 +21,7 @@ def prove(settings: Settings, log: str, message_id: int) -> None:
     """Print the proof that message ID of LOG is anchored: canonical JSON and a newline.
 
     It also says which copies hold the batch file and when each was last verified. Exit code 3, with the reason, where
-    the message is in no anchored batch.
+    the message is in no anchored batch, or there is no such message or log.
     """
     from millstream.node import Node
 

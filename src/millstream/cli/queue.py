@@ -12,6 +12,7 @@ import click
 from millstream.cli.common import json_option, print_json, store_options
 from millstream.core.clock import MICROSECONDS, SystemClock
 from millstream.core.errors import NotFoundError
+from millstream.log import Log, LogNotFoundError, LogStore
 from millstream.node import Node
 from millstream.queue import DeadTask, Depth, LogWorkQueue, WorkQueue, queue_log, queues_on_logs, recover
 from millstream.settings import Settings
@@ -39,7 +40,7 @@ def depth(settings: Settings, name: str | None, as_json: bool) -> None:
         return
     with open_store(settings.log_url, create=False, read_only=True) as store:
         for each in [name] if name else queues_on_logs(store):
-            state, _ = recover(store.log(queue_log(each), create=False))
+            state, _ = recover(_log_of(store, each))
             _print_depth(each, state.depth(SystemClock().now()), as_json)
 
 
@@ -126,9 +127,18 @@ def _open(settings: Settings, name: str) -> Iterator[WorkQueue]:
         return
     with (
         open_store(settings.log_url, create=False) as store,
-        LogWorkQueue(store.log(queue_log(name), create=False)) as opened,
+        LogWorkQueue(_log_of(store, name)) as opened,
     ):
         yield opened
+
+
+def _log_of(store: LogStore, name: str) -> Log:
+    """The log of the queue *name*. Raises :class:`~millstream.core.errors.NotFoundError` that speaks of the queue."""
+    try:
+        return store.log(queue_log(name), create=False)
+    except LogNotFoundError as error:
+        text = f"there is no queue {name!r} in {store.url}; `millstream queue depth` lists those there are"
+        raise NotFoundError(text) from error
 
 
 def _dead(settings: Settings, name: str, limit: int, after: int) -> Sequence[DeadTask]:
@@ -136,7 +146,7 @@ def _dead(settings: Settings, name: str, limit: int, after: int) -> Sequence[Dea
         with _open(settings, name) as opened:
             return opened.dead(limit=limit, after=after)
     with open_store(settings.log_url, create=False, read_only=True) as store:
-        state, _ = recover(store.log(queue_log(name), create=False))
+        state, _ = recover(_log_of(store, name))
     return [task for task in state.dead() if task.task_id > after][:limit]
 
 

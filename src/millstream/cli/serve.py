@@ -173,7 +173,8 @@ async def _serve_registry(stack: contextlib.AsyncExitStack, node: Node) -> None:
     from millstream.messaging.broker.endpoints import Place, read_place
 
     place = read_place(node.settings.serve.registry_http)
-    port = await stack.enter_async_context(serving(registry_app(node.registry), place.host, place.port))
+    app, http = registry_app(node.registry), node.settings.http
+    port = await stack.enter_async_context(serving(app, place.host, place.port, http))
     print(f"registry ready on http://{Place(place.host, port)}", flush=True)
 
 
@@ -200,12 +201,13 @@ async def _serve_console(
     desk = await asyncio.to_thread(Desk, node, origins=_origins(node), broker=link)
     console = Console(desk)
     await stack.enter_async_context(console.running())
+    http, end = node.settings.http, console.end_streams
     try:
-        port = await stack.enter_async_context(serving(console.app, place.host, place.port, end=console.end_streams))
+        port = await stack.enter_async_context(serving(console.app, place.host, place.port, http, end=end))
     except PortError:
         if chosen or address != DEFAULT_ADDRESS:
             raise
-        port = await stack.enter_async_context(serving(console.app, place.host, 0, end=console.end_streams))
+        port = await stack.enter_async_context(serving(console.app, place.host, 0, http, end=end))
     host = f"[{place.host}]" if ":" in place.host else place.host
     print(f"console ready on http://{host}:{port}", flush=True)
 

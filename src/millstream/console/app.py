@@ -21,7 +21,7 @@ from millstream.console.rendering import Assets, make_templates
 from millstream.console_settings import Role
 from millstream.core.errors import MillstreamError
 from millstream.rest.access import AccessError, ForgedError
-from millstream.rest.api import api_routes, status_of
+from millstream.rest.api import api_routes, error_answer, status_of
 from millstream.rest.bodies import answer
 from millstream.rest.desk import Desk
 from millstream.rest.gate import Gate
@@ -55,7 +55,8 @@ class Console:
             *policy_pages.routes(self._pages),
             *copy_pages.routes(self._pages),
         ]
-        inner = Starlette(routes=routes, exception_handlers={HTTPException: self._missing, Exception: self._broken})
+        handlers = {HTTPException: self._missing, MillstreamError: self._refused, Exception: self._broken}
+        inner = Starlette(routes=routes, exception_handlers=handlers)
         settings = desk.settings
         hosts = (*LOCAL_NAMES, *settings.hosts) if settings.hosts or not desk.access.has_users else ()
         self.app: ASGIApp = Gate(inner, hosts, secure=settings.secure)
@@ -128,16 +129,22 @@ class Console:
 
     async def _missing(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if request.url.path.startswith("/api/"):
+        if _is_for_programs(request):
             code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
             response = answer({"code": code, "message": error.detail}, error.status_code)
             response.headers.update(error.headers or {})
             return response
         return await self._error_page(request, "There is no such page.", error.status_code)
 
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, MillstreamError)
+        if _is_for_programs(request):
+            return error_answer(error)
+        return await self._error_page(request, sentence(error), status_of(error))
+
     async def _broken(self, request: Request, _error: Exception) -> Response:
         text = "This is a fault of the console itself; the log of the process says where."
-        if request.url.path.startswith("/api/"):
+        if _is_for_programs(request):
             return answer({"code": "internal", "message": text}, 500)
         return await self._error_page(request, text, 500)
 
@@ -149,3 +156,8 @@ class Console:
         except MillstreamError:
             who = None
         return HTMLResponse(self._pages.render("error.html", request, who, visit, error=text, status=status), status)
+
+
+def _is_for_programs(request: Request) -> bool:
+    """Whether errors are answered as JSON, and not as a page."""
+    return request.url.path.startswith(("/api/", "/healthz", "/readyz", "/metrics"))

@@ -15,10 +15,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
 from millstream.rest.access import AccessError, ForgedError, Visit
-from millstream.rest.api import MOST_BODY, convert, status_of
+from millstream.rest.api import MOST_BODY, status_of
 from millstream.rest.bodies import read_body
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, NoBody, NoQuery
+from millstream.rest.queries import convert
 from millstream.rest.signing import require, set_visit, visit_of
 from millstream.rest.who import Who
 

@@ -6,7 +6,6 @@ kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,11 +18,12 @@ from millstream.console_settings import Role
 from millstream.core.errors import InputError, MillstreamError
 from millstream.mill.policies.saving import PolicyConflictError
 from millstream.rest.access import AccessError, ForbiddenError, ForgedError, GuessingError
-from millstream.rest.bodies import answer, read_body, refusal
+from millstream.rest.bodies import JSON, answer, read_body, refusal
 from millstream.rest.description import PREFIX, describe
 from millstream.rest.desk import Desk
 from millstream.rest.endpoint import Ask, Endpoint, File, NoBody
 from millstream.rest.prometheus import exposition
+from millstream.rest.queries import QueryError, convert, reason, unique
 from millstream.rest.signing import require
 from millstream.rest.tables import to_csv
 from millstream.rest.views import all_endpoints
@@ -31,10 +31,6 @@ from millstream.rest.views.policies import PolicyDetail
 from millstream.rest.views.system import look_at_health
 
 MOST_BODY = 20 << 20
-
-
-class QueryError(InputError):
-    """What is asked cannot be understood."""
 
 
 class UnconditionalError(InputError):
@@ -89,21 +85,8 @@ def error_answer(error: MillstreamError) -> Response:
 
 def query_of(endpoint: Endpoint, request: Request) -> Any:
     """What the request asks, checked. Raises :class:`QueryError`."""
-    given: dict[str, Any] = {}
-    for name, value in request.query_params.multi_items():
-        if name in given or name in endpoint.in_path:
-            raise QueryError(f"{name[:80]!r} is given twice")
-        if name != "format":
-            given[name] = value
-    return convert({**given, **request.path_params}, endpoint.query)
-
-
-def convert(values: Mapping[str, Any], kind: type[Any]) -> Any:
-    """*values*, all of them text, as *kind*. Raises :class:`QueryError`."""
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise QueryError(_reason(error)) from error
+    given = unique([*request.path_params.items(), *request.query_params.multi_items()])
+    return convert({name: value for name, value in given.items() if name != "format"}, endpoint.query)
 
 
 class _Handler:
@@ -125,7 +108,7 @@ class _Handler:
         query = query_of(endpoint, request)
         body: Any = NoBody()
         if endpoint.body is not NoBody:
-            body = _body(await read_body(request, MOST_BODY), endpoint.body)
+            body = _body(await read_body(request, MOST_BODY, JSON), endpoint.body)
         if_match = request.headers.get("if-match", "").strip('"') or None
         if endpoint.conditional and if_match is None:
             raise UnconditionalError
@@ -173,13 +156,7 @@ def _body(data: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise QueryError(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    text, _, path = str(error).partition(" - at `$")
-    where = path.strip("`.")
-    return f"{where}: {text[:1].lower()}{text[1:]}" if where else f"{text[:1].lower()}{text[1:]}"
+        raise QueryError(reason(error)) from error
 
 
 def _safe(name: str) -> str:

@@ -1,14 +1,20 @@
-"""Requests and answers over HTTP: bounded bodies, canonical errors."""
+"""Requests and answers over HTTP: bounded bodies of known types, canonical errors."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from millstream.core.errors import BusyError, InputError, MillstreamError, NotFoundError
+
+JSON = ("application/json",)
+JSON_LINES = ("application/jsonl", "application/x-ndjson", "application/ndjson", "application/json")
+"""JSON values, one a line: no type is registered for it, so those in use are taken, and that of each line."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -17,15 +23,67 @@ class TooLargeError(InputError):
     """The body of the request is larger than allowed."""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The body of *request*; nothing beyond *limit* bytes is ever held. Raises :class:`TooLargeError`."""
+class MediaTypeError(InputError):
+    """The body of the request is of a type that is not taken here."""
+
+
+class ClientLeftError(InputError):
+    """The client left before its request was complete."""
+
+
+async def read_body(request: Request, limit: int, media: Collection[str] = ()) -> bytes:
+    """The body of *request*, of one of the types *media*; nothing beyond *limit* bytes is ever held.
+
+    Raises :class:`TooLargeError`, :class:`MediaTypeError`, :class:`ClientLeftError`.
+    """
+    check_head(request.scope, limit, media)
     chunks, size = list[bytes](), 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise TooLargeError(f"the body has more than the {limit:,} bytes that are allowed")
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            check_size(size, limit)
+            chunks.append(chunk)
+    except ClientDisconnect as error:
+        raise ClientLeftError from error
     return b"".join(chunks)
+
+
+def check_head(scope: Scope, limit: int, media: Collection[str]) -> None:
+    """Check what the headers say of the body, before any of it is read: its length, its type and its encoding.
+
+    A body without a type is taken for one of *media*, as RFC 9110 (8.3) allows. Raises :class:`TooLargeError`,
+    :class:`MediaTypeError`.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            check_size(int(value), limit)
+        elif name == b"content-type" and media:
+            _check_type(value.decode("latin-1"), media)
+        elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise MediaTypeError(f"the body is encoded as {value[:50].decode('latin-1')!r}: send it as it is")
+
+
+def check_size(size: int, limit: int) -> None:
+    """Raises :class:`TooLargeError` where *size* is more than *limit* bytes."""
+    if size > limit:
+        raise TooLargeError(f"the body has more than the {limit:,} bytes that are allowed")
+
+
+def _check_type(given: str, media: Collection[str]) -> None:
+    kind, _, parameters = given.partition(";")
+    wanted = " or ".join(media)
+    if kind.strip().lower() not in media:
+        text = f"the content type {given[:100]!r} is not taken here: send the header Content-Type: {wanted}"
+        raise MediaTypeError(text)
+    charset = next((value for name, value in _parameters(parameters) if name == "charset"), "utf-8")
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        raise MediaTypeError(f"the charset {charset[:50]!r} is not taken here: send {wanted} in UTF-8")
+
+
+def _parameters(text: str) -> Iterator[tuple[str, str]]:
+    for parameter in text.split(";"):
+        name, _, value = parameter.partition("=")
+        yield name.strip().lower(), value.strip().strip('"').lower()
 
 
 def answer(value: Any, status: int = 200, *, media: str = "application/json", **headers: str) -> Response:
@@ -44,6 +102,7 @@ def refusal(error: MillstreamError, code: str | None = None) -> Response:
 
 _KINDS: list[tuple[type[MillstreamError], int, str]] = [
     (TooLargeError, 413, "too_large"),
+    (MediaTypeError, 415, "unsupported_media_type"),
     (InputError, 400, "bad_request"),
     (NotFoundError, 404, "not_found"),
     (BusyError, 503, "busy"),

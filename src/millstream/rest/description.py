@@ -30,10 +30,12 @@ _TEXTS = {
     "401": "Nobody, or a wrong password",
     "403": "The role does not allow it, or the request comes from another site",
     "404": "Not known here",
+    "408": "The rest of the request did not come in time",
     "409": "It cannot be done as things are; the message says why",
     "412": "Somebody saved another version meanwhile",
-    "413": "The body is too large",
+    "413": "The body is too large; it is not read",
     "414": "The address is too long",
+    "415": "The content type is another one than application/json, or not in UTF-8",
     "428": "The header If-Match is missing",
     "429": "Too many wrong passwords",
     "503": "Somebody else holds it, or a part does not answer; try again later",
@@ -123,7 +125,7 @@ def _answer(endpoint: Endpoint) -> dict[str, Any]:
 
 def _errors(endpoint: Endpoint) -> dict[str, Any]:
     statuses = {"400", "401", "403", "404", "409", "414", "429", "503"}
-    statuses |= {"413"} if endpoint.body is not NoBody else set()
+    statuses |= {"408", "413", "415"} if endpoint.body is not NoBody else set()
     statuses |= {"412", "428"} if endpoint.conditional else set()
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {status: {"description": _TEXTS[status], "content": content} for status in sorted(statuses)}

@@ -23,6 +23,13 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
+class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to ``limit`` rows, those behind the cursor ``after``: what ``next`` was in the page before."""
+
+    after: Number = 0
+    limit: Limit = 100
+
+
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nothing to be asked."""
 

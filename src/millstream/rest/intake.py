@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millstream.anchoring.registry import CrowdedError, Outcome, ReadOnlyError, Registry
 from millstream.anchoring.sidetree import Operation, OperationType, created
 from millstream.core.errors import MillstreamError
-from millstream.rest.bodies import TooLargeError, refusal
+from millstream.rest.bodies import JSON, check_head, check_size, refusal
 
 PATH = "/sidetree/v1/operations"
 MOST = 256
@@ -57,6 +57,7 @@ class Intake:
             await self._app(scope, receive, send)
             return
         try:
+            check_head(scope, self._profile.max_operation_bytes, JSON)
             body = await _body(receive, self._profile.max_operation_bytes)
             if body is None:
                 return
@@ -113,7 +114,7 @@ def refused(error: MillstreamError) -> Response:
 async def _body(receive: Receive, limit: int) -> bytes | None:
     """The body of the request, None where the client left; nothing beyond *limit* bytes is ever held.
 
-    Raises :class:`TooLargeError`.
+    Raises :class:`~millstream.rest.bodies.TooLargeError`.
     """
     body = b""
     while True:
@@ -121,7 +122,6 @@ async def _body(receive: Receive, limit: int) -> bytes | None:
         if message["type"] == "http.disconnect":
             return None
         body += bytes(message.get("body", b""))
-        if len(body) > limit:
-            raise TooLargeError(f"the body has more than the {limit:,} bytes that are allowed")
+        check_size(len(body), limit)
         if not message.get("more_body", False):
             return body

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from millstream import __version__
-from millstream.anchoring.ledger_source import PAGE
 from millstream.anchoring.registry import OperationState
 from millstream.anchoring.sidetree import SIDETREE, OperationType, Profile
 from millstream.core.durable import write_durably
@@ -44,9 +43,9 @@ def describe(profile: Profile) -> dict[str, Any]:
             "/sidetree/v1/identifiers/{did}/operations": {
                 "get": _get(
                     "operationsOf",
-                    "Where the recorded operations of a DID stand",
-                    [_path("did")],
-                    {"type": "array", "items": _ref("OperationStatus")},
+                    "Where the recorded operations of a DID stand, in the order of acceptance; a page",
+                    [_path("did"), *_page_parameters()],
+                    _ref("OperationPage"),
                 )
             },
             "/sidetree/v1/ledger": {"get": _ledger()},
@@ -66,6 +65,7 @@ def _schemas() -> dict[str, Any]:
     }
     return {
         "OperationStatus": _status_schema(),
+        "OperationPage": _page_schema(),
         "LedgerEntry": {"type": "object", "required": [*entry], "properties": entry},
         "LedgerPage": {"type": "object", "required": [*page], "properties": page},
         "Error": _error_schema(),
@@ -73,8 +73,8 @@ def _schemas() -> dict[str, Any]:
 
 
 def _ledger() -> dict[str, Any]:
-    numbers = [_asked("after", 0, 2**53 - 1, 0), _asked("limit", 1, PAGE, 100)]
-    found = _get("ledger", "The entries of the ledger after a number, a page at a time", numbers, _ref("LedgerPage"))
+    text = "The entries of the ledger after a number, a page at a time"
+    found = _get("ledger", text, _page_parameters(), _ref("LedgerPage"))
     del found["responses"]["404"]
     found["responses"] |= _errors("409")
     return found
@@ -104,7 +104,7 @@ def _submit(profile: Profile) -> dict[str, Any]:
         "responses": {
             "200": _response("Taken: the resolution of a new DID, or the status of the operation", _OBJECT)
             | {"headers": {"Operation-Id": {"schema": _TEXT, "description": "the id to ask for its status"}}},
-            **_errors("400", "409", "413", "429", "503"),
+            **_errors("400", "408", "409", "413", "415", "429", "503"),
         },
     }
 
@@ -119,7 +119,7 @@ def _bulk() -> dict[str, Any]:
         "operationId": "submitBulk",
         "summary": "Take many operations in one transaction",
         "requestBody": lines,
-        "responses": {"200": outcome, **_errors("400", "409", "413", "429", "503")},
+        "responses": {"200": outcome, **_errors("400", "408", "409", "413", "415", "429", "503")},
     }
 
 
@@ -140,9 +140,14 @@ def _get(
     }
 
 
-def _asked(name: str, least: int, most: int, default: int) -> dict[str, Any]:
-    schema = {"type": "integer", "minimum": least, "maximum": most, "default": default}
-    return {"name": name, "in": "query", "schema": schema}
+def _page_parameters() -> list[dict[str, Any]]:
+    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    after = {"type": "integer", "minimum": 0, "maximum": 2**53 - 1, "default": 0}
+    text = "The place to go on behind: what `next` was in the page before"
+    return [
+        {"name": "limit", "in": "query", "required": False, "schema": limit},
+        {"name": "after", "in": "query", "required": False, "schema": after, "description": text},
+    ]
 
 
 def _path(name: str) -> dict[str, Any]:
@@ -165,8 +170,10 @@ def _errors(*statuses: str) -> dict[str, Any]:
     texts = {
         "400": "The request breaks a rule, which the code names",
         "404": "Not known here",
+        "408": "The rest of the request did not come in time",
         "409": "This registry follows another one: it takes no operations, and has no ledger of its own",
-        "413": "The body is too large",
+        "413": "The body is too large; it is not read",
+        "415": "The content type is another one than application/json (in bulk: application/jsonl), or not in UTF-8",
         "429": "Too many operations are under way; see Retry-After",
         "503": "The database does not answer; try again later",
     }
@@ -179,6 +186,12 @@ def _status_schema() -> dict[str, Any]:
     fixed = {"id": _TEXT, "suffix": _TEXT, "type": _TEXT, "accepted_at": _NUMBER, "retries": _NUMBER}
     state = {"enum": [state.value for state in OperationState]}
     return {"type": "object", "required": [*fixed, "state"], "properties": {**fixed, "state": state, **nullable}}
+
+
+def _page_schema() -> dict[str, Any]:
+    following = {"type": ["string", "null"], "description": "What `after` has to be for the page that follows"}
+    items = {"type": "array", "items": _ref("OperationStatus")}
+    return {"type": "object", "required": ["items", "next"], "properties": {"items": items, "next": following}}
 
 
 def _error_schema() -> dict[str, Any]:

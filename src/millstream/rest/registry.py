@@ -5,7 +5,7 @@ POST        ``/sidetree/v1/operations``                  one operation
 POST        ``/sidetree/v1/operations/bulk``             one operation a line, an outcome a line
 GET         ``/sidetree/v1/operations/{id}``             where an operation stands
 GET         ``/sidetree/v1/identifiers/{did}``           the document of a DID, short or long form
-GET         ``/sidetree/v1/identifiers/{did}/operations``  where all recorded operations of a DID stand
+GET         ``/sidetree/v1/identifiers/{did}/operations``  where the recorded operations of a DID stand, in pages
 GET         ``/sidetree/v1/ledger``                      the ledger, a page of entries at a time
 GET         ``/sidetree/v1/files/{cid}``                 a file of an anchored batch
 GET         ``/healthz``, ``/openapi.json``              liveness; the description of this interface
@@ -15,7 +15,7 @@ GET         ``/healthz``, ``/openapi.json``              liveness; the descripti
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from starlette.applications import Starlette
@@ -31,9 +31,11 @@ from millstream.anchoring.registry import OperationStatus, Outcome, Registry, Un
 from millstream.anchoring.remote_cas import NODE_FILES
 from millstream.anchoring.sidetree import RequestError, parse_did
 from millstream.core.errors import MillstreamError, NotFoundError
-from millstream.rest.bodies import answer, read_body
+from millstream.rest.bodies import JSON_LINES, answer, read_body
+from millstream.rest.endpoint import Listing, PageQuery
 from millstream.rest.intake import Intake, refused
 from millstream.rest.openapi import describe
+from millstream.rest.queries import convert, unique
 from millstream.rest.registry_sources import RegistrySources
 
 BULK_BYTES = 64 << 20
@@ -77,7 +79,7 @@ class _Faces:
         raise HTTPException(405, "operations are posted", {"Allow": "POST"})
 
     async def submit_bulk(self, request: Request) -> Response:
-        lines = (await read_body(request, BULK_BYTES)).removeprefix(BOM_UTF8).splitlines()
+        lines = (await read_body(request, BULK_BYTES, JSON_LINES)).removeprefix(BOM_UTF8).splitlines()
         if len(lines) > BULK_LINES:
             raise RequestError("too_many", f"a bulk request has at most {BULK_LINES:,} lines, not {len(lines):,}")
         outcomes = await run_in_threadpool(self._registry.acceptance.submit_many, lines)
@@ -92,7 +94,14 @@ class _Faces:
 
     async def operations_of(self, request: Request) -> Response:
         did = parse_did(request.path_params["did"], self._profile)
-        return answer(await run_in_threadpool(self._registry.store.statuses_of, did.suffix))
+        query = convert(unique(request.query_params.multi_items()), PageQuery)
+
+        def page() -> Sequence[tuple[int, OperationStatus]]:
+            return self._registry.store.statuses_page(did.suffix, after=query.after, limit=query.limit + 1)
+
+        rows = await run_in_threadpool(page)
+        following = str(rows[query.limit - 1][0]) if len(rows) > query.limit else None
+        return answer(Listing([status for _, status in rows[: query.limit]], following))
 
     async def resolve(self, request: Request) -> Response:
         found = await run_in_threadpool(self._registry.history.resolve, request.path_params["did"])

@@ -14,18 +14,14 @@ from starlette.responses import Response
 
 from millstream.anchoring.cas import not_found
 from millstream.anchoring.errors import CasTooLargeError
-from millstream.anchoring.ledger_source import PAGE, LedgerPage
+from millstream.anchoring.ledger_source import LedgerPage
 from millstream.anchoring.registry import Registry
 from millstream.core.cid import form_of
-from millstream.core.errors import InputError
 from millstream.rest.bodies import answer
+from millstream.rest.endpoint import PageQuery
+from millstream.rest.queries import convert, unique
 
 _GZIP = b"\x1f\x8b"
-_HIGHEST = 2**53 - 1
-
-
-class PageError(InputError):
-    """This page of the ledger cannot be asked for."""
 
 
 class RegistrySources:
@@ -43,8 +39,8 @@ class RegistrySources:
 
     async def ledger(self, request: Request) -> Response:
         """A page of the ledger: ``after`` is the number before the first entry, ``limit`` how many there may be."""
-        after, limit = _number(request, "after", 0, 0, _HIGHEST), _number(request, "limit", 100, 1, PAGE)
-        return answer(await run_in_threadpool(self._page, after, limit))
+        query = convert(unique(request.query_params.multi_items()), PageQuery)
+        return answer(await run_in_threadpool(self._page, query.after, query.limit))
 
     async def file(self, request: Request) -> Response:
         """The bytes of one file, checked against its name."""
@@ -71,12 +67,3 @@ class RegistrySources:
         if not data.startswith(_GZIP):
             raise not_found(cid)
         return data
-
-
-def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
-    given = request.query_params.getlist(name)
-    text = given[-1] if given else str(default)
-    usable = text.isascii() and text.isdecimal() and len(text) < 17 and len(given) < 2
-    if not usable or not least <= int(text) <= most:
-        raise PageError(f"{name} is {text[:40]!r}: write one number from {least} to {most}")
-    return int(text)

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket as sockets_
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
+from millstream.rest.connection import HttpLimits, bounded_protocol
+from millstream.settings.serving import HttpSettings
 
 DRAIN_SECONDS = 20
+OWN_FILES = 1_024
+"""Open files of a process that are no HTTP connections: logs, databases, clients of the broker."""
 
 
-def serve_app(app: ASGIApp, host: str, port: int) -> None:
+def serve_app(app: ASGIApp, host: str, port: int, settings: HttpSettings) -> None:
     """Serve *app* on *host* and *port* until SIGTERM or SIGINT: requests that run are finished, a second signal aborts.
 
     Prints ``serving http://HOST:PORT`` once it listens. Raises :class:`OSError` where the address cannot be used.
     """
-    config = uvicorn.Config(
-        app,
-        host,
-        port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        lifespan="off",
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-    )
+    config = _config(app, settings, host=host, port=port, proxy_headers=False)
     with _outliving_signals():
         _Server(config).run()
 
@@ -42,22 +39,14 @@ class PortError(InputError):
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: ASGIApp, host: str, port: int, *, end: Callable[[], object] = lambda: None
+    app: ASGIApp, host: str, port: int, settings: HttpSettings, *, end: Callable[[], object] = lambda: None
 ) -> AsyncIterator[int]:
     """Serve *app* in this event loop for the length of the block, which gets the port; signals are the caller's.
 
     *end* is called before requests that run are waited for. Raises :class:`PortError`.
     """
     listening = _listen(host, port)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-    )
-    server = _QuietServer(config)
+    server = _QuietServer(_config(app, settings))
     task = asyncio.ensure_future(server.serve([listening]))
     try:
         yield listening.getsockname()[1]
@@ -66,6 +55,41 @@ async def serving(
         server.should_exit = True
         await task
         listening.close()
+
+
+def _config(app: ASGIApp, settings: HttpSettings, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(_limits(settings)),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        **more,
+    )
+
+
+def _limits(settings: HttpSettings) -> HttpLimits:
+    head, body = settings.header_timeout / MICROSECONDS, settings.body_timeout / MICROSECONDS
+    return HttpLimits(head, body, _room_for(settings.max_connections))
+
+
+def _room_for(connections: int) -> int:
+    """How many of *connections* each server of this process may hold; the limit of open files is raised for them.
+
+    A process has two servers at most. What is refused costs one connection; what a log cannot open costs more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return connections
+    wanted = OWN_FILES + 2 * connections
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return min(connections, max((soft - OWN_FILES) // 2, soft // 4))
 
 
 def _listen(host: str, port: int) -> sockets_.socket:

@@ -21,7 +21,7 @@ from millstream.core.clock import MICROSECONDS
 from millstream.core.errors import InputError
 from millstream.log.rules import LogRule
 from millstream.messaging.broker.settings import BrokerSettings
-from millstream.settings.serving import LoggingSettings, ServeSettings
+from millstream.settings.serving import HttpSettings, LoggingSettings, ServeSettings
 
 DEFAULT_DATA = "./millstream-data"
 PRIMARY_URL = "file://{data}/stores/primary?mount=cas:cas://{data}/cas"
@@ -376,6 +376,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: PipelineSettings = PipelineSettings()
     console: ConsoleSettings = ConsoleSettings()
     serve: ServeSettings = ServeSettings()
+    http: HttpSettings = HttpSettings()
     logging: LoggingSettings = LoggingSettings()
 
     @property

@@ -26,6 +26,24 @@ class LoggingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: LogLevel = "info"
 
 
+class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long clients of the console, its interface for programs and the registry may take over HTTP.
+
+    A client whose request line and headers are not complete after ``header_timeout`` is let go, and so is one that
+    sends nothing of a body for ``body_timeout``, sends it at less than 500 bytes a second, or leaves an answer unread
+    for so long. Each server holds ``max_connections``, as far as the system allows that many open files.
+    """
+
+    header_timeout: Duration = Duration(20 * MICROSECONDS)
+    body_timeout: Duration = Duration(30 * MICROSECONDS)
+    max_connections: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in ("header_timeout", "body_timeout", "max_connections"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"http.{name} has to be more than 0")
+
+
 class IngestRole(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A broker of MQTT whose messages go into a log; the options are those of `millstream ingest mqtt`."""
 

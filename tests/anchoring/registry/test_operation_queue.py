@@ -266,6 +266,22 @@ def test_a_database_that_stays_away_is_an_error_and_not_a_crash(sqlite_fleet: An
         registry.store.counts()
 
 
+def test_operations_of_a_did_are_read_in_pages_that_the_index_bounds(fleet: Any, submit: Submit) -> None:
+    registry = fleet.instance()
+    person = Person("long-life")
+    submit(registry, person.create, Person("other").create)
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)  # final ones and open ones
+    submit(registry, *(person.update() for _ in range(5)))
+    everything = registry.store.statuses_of(person.suffix)
+    found, after = list[object](), 0
+    while page := registry.store.statuses_page(person.suffix, after=after, limit=4):
+        assert len(page) in (4, 2)
+        found += [status for _, status in page]
+        after = page[-1][0]
+    assert found == list(everything) and len(found) == 6
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -274,6 +290,7 @@ def test_a_database_that_stays_away_is_an_error_and_not_a_crash(sqlite_fleet: An
         "SELECT seq FROM registry_operations WHERE expires_at <= 5 AND NOT open LIMIT 5",
         "SELECT seq FROM registry_operations WHERE suffix = 'x' AND open AND seq < 5",
         "SELECT seq FROM registry_operations WHERE cut = 5 ORDER BY place",
+        "SELECT * FROM registry_operations WHERE suffix = 'x' AND open = 1 AND seq > 5 ORDER BY seq LIMIT 5",
     ],
 )
 def test_what_recovery_and_expiry_look_for_has_an_index(sqlite_fleet: Any, statement: str) -> None:

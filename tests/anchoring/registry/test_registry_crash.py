@@ -83,7 +83,7 @@ class Client:
                 connection = http.client.HTTPConnection(
                     "127.0.0.1", self._random.choice(self._instances).port, timeout=60
                 )
-                connection.request("POST", "/sidetree/v1/operations", body)
+                connection.request("POST", "/sidetree/v1/operations", body, {"Content-Type": "application/json"})
                 response = connection.getresponse()
                 response.read()
                 if response.status == 200:

@@ -91,6 +91,19 @@ class OperationStore:
         query = sa.select(*_STATUS).where(_ops.c.suffix == suffix).order_by(_ops.c.seq)
         return self.database.read(lambda c, _now: [_status(row) for row in c.execute(query)])
 
+    def statuses_page(self, suffix: str, *, after: int, limit: int) -> Sequence[tuple[int, OperationStatus]]:
+        """Up to *limit* of :meth:`statuses_of`, each with its place in the order of acceptance, those above *after*."""
+
+        def transaction(connection: sa.Connection, _now: int) -> Sequence[tuple[int, OperationStatus]]:
+            found = list[tuple[int, OperationStatus]]()
+            for is_open in (True, False):  # the order of the index, so that no more than the limit is ever sorted
+                chosen = sa.and_(_ops.c.suffix == suffix, _ops.c.open == is_open, _ops.c.seq > after)
+                query = sa.select(*_STATUS, _ops.c.seq).where(chosen).order_by(_ops.c.seq).limit(limit)
+                found += [(row.seq, _status(row[:-1])) for row in connection.execute(query)]
+            return sorted(found, key=lambda row: row[0])[:limit]
+
+        return self.database.read(transaction)
+
     def under_way(self, suffixes: Sequence[str]) -> set[str]:
         """Those of *suffixes* that have a recorded operation which was not refused and is not dead."""
         ends = (OperationState.REJECTED, OperationState.DEAD)

@@ -20,7 +20,8 @@ def post_bulk(requests: Sequence[bytes], port: int) -> None:
     for start in range(0, len(requests), BULK):
         chunk = requests[start : start + BULK]
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.request("POST", "/sidetree/v1/operations/bulk", b"\n".join(chunk))
+        kind = {"Content-Type": "application/jsonl"}
+        connection.request("POST", "/sidetree/v1/operations/bulk", b"\n".join(chunk), kind)
         outcomes = connection.getresponse().read().splitlines()
         assert len(outcomes) == len(chunk) and all(b'"state"' in line for line in outcomes), outcomes[:1]
         connection.close()
@@ -31,9 +32,10 @@ async def _post_each(requests: Iterator[bytes], port: int) -> None:
 
 
 async def _connection(requests: Iterator[bytes], port: int) -> None:
+    fixed = "POST /sidetree/v1/operations HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for body in requests:
-        head = f"POST /sidetree/v1/operations HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"{fixed}Content-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode("ascii") + body)
         answer = (await reader.readuntil(b"\r\n\r\n")).lower()
         assert answer.startswith(b"http/1.1 200"), answer

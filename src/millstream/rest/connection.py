@@ -1,0 +1,410 @@
+"""One connection of an HTTP/1.1 client: uvicorn's protocol with deadlines, a bounded head, and every error as JSON.
+
+uvicorn waits for ever for the rest of a request, takes a head of any size, answers what it cannot read as plain text,
+and goes on reading a body that was refused. A server that anybody can reach needs a bound for each of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import http
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+import httptools
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from millstream.rest.bodies import answer
+
+LONGEST_URL, LONGEST_HEAD = 32 << 10, 64 << 10
+"""Bytes of an address, and of a request line with its headers. A DID of the long form has up to 14 KB."""
+
+SLOWEST_BODY = 500
+"""Bytes a second that a body has to bring on average, beyond the seconds that it may be silent."""
+
+LINGER_SECONDS = 2.0
+"""How long what a client still sends is thrown away after the last answer, so that the client can read that answer."""
+
+_STEP = 8 << 10
+_INCOMING = "millstream.incoming"
+_log = logging.getLogger(__name__)
+
+
+class HttpLimits(msgspec.Struct, frozen=True):
+    """How long a client may take, in seconds, and how many connections there may be.
+
+    ``header_timeout`` is for a whole head, ``body_timeout`` for the silence within a body, and within the reading of an
+    answer.
+    """
+
+    header_timeout: float = 20.0
+    body_timeout: float = 30.0
+    max_connections: int = 1_000
+
+
+class _Phase(enum.Enum):
+    """What the client is sending."""
+
+    IDLE = "nothing"
+    HEAD = "a request line and headers"
+    BODY = "a body"
+    IGNORED = "what is not read any more, while earlier requests are answered"
+    ENDING = "what is thrown away, after the last answer"
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    status: int
+    code: str
+    message: str
+
+    def encode(self, common: list[tuple[bytes, bytes]]) -> bytes:
+        """The whole response, with the *common* headers of the server."""
+        response = answer({"code": self.code, "message": self.message}, self.status)
+        headers = [*common, *response.raw_headers, (b"cache-control", b"no-store"), (b"connection", b"close")]
+        if self.status == 503:
+            headers.append((b"retry-after", b"1"))
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        phrase = http.HTTPStatus(self.status).phrase.encode("ascii")
+        return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (self.status, phrase, lines, bytes(response.body))
+
+
+class _Incoming:
+    """Whether all of one request is here, and whether it was refused before the application saw it."""
+
+    complete = False
+    refused = False
+
+
+class _Transport:
+    """The transport as uvicorn sees it: it ends by :meth:`BoundedHttpProtocol.end`, which lets answers arrive."""
+
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None], is_ending: Callable[[], bool]) -> None:
+        self.write = transport.write
+        self.abort = transport.abort
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.get_extra_info = transport.get_extra_info
+        self.close = end
+        self.is_closing = is_ending
+
+
+def bounded_protocol(limits: HttpLimits) -> type[BoundedHttpProtocol]:
+    """The protocol of connections that keep to *limits*."""
+    return type("BoundedHttpProtocol", (BoundedHttpProtocol,), {"limits": limits})
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """A connection that keeps to :attr:`limits`."""
+
+    limits = HttpLimits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._inner, self.app = self.app, self._serve
+        self._socket: asyncio.Transport
+        self._incoming = _Incoming()
+        self._phase = _Phase.HEAD
+        self._has_begun = self._has_eof = self.is_surplus = False
+        self._head_bytes = self._body_bytes = self._unsent = 0
+        self._waited = self._body_seconds = self._unread_seconds = 0.0
+        self._unanswered = 0
+        self._fault: _Refusal | None = None
+        self._refusal: _Refusal | None = None
+        self._tick = min(1.0, self.limits.header_timeout / 4, self.limits.body_timeout / 4)
+        self._timer: asyncio.TimerHandle | None = None
+        self._checked_at = self._ends_at = 0.0
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected."""
+        self._socket = transport
+        super().connection_made(cast(asyncio.Transport, _Transport(transport, self.end, self._is_ending)))
+        self._checked_at = self.loop.time()
+        self._timer = self.loop.call_later(self._tick, self._check)
+        most = self.limits.max_connections
+        if len(self.connections) > most:
+            self._refuse_surplus(most)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was let go."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come; of a head only so much at a time that it cannot grow beyond its bound unseen."""
+        self._unset_keepalive_if_required()
+        rest = memoryview(data)
+        while rest and self._phase not in (_Phase.IGNORED, _Phase.ENDING):
+            part = rest[: _STEP if self._phase is not _Phase.BODY else LONGEST_HEAD]
+            rest = rest[len(part) :]
+            self._feed(part)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more; it may still read."""
+        self._has_eof = True
+        if self._phase is _Phase.BODY or (self._phase is _Phase.HEAD and self._has_begun):
+            self._refuse(_Refusal(400, "bad_request", "the request ended before it was complete"))
+        elif self._phase is _Phase.IDLE and self._unanswered and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+        else:
+            return self._phase is _Phase.IGNORED
+        return not self._socket.is_closing()
+
+    def end(self) -> None:
+        """Close the connection when what was written has arrived.
+
+        A system that closes while a client still sends resets the connection, and the client loses the answer. So what
+        comes is read and thrown away for a moment.
+        """
+        if self._is_ending():
+            return
+        everything_read = self._phase is _Phase.IDLE and not self.flow.read_paused
+        if self.cycle is None or everything_read:
+            self._socket.close()
+        else:
+            self._linger()
+
+    # What the parser tells
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request is here."""
+        super().on_message_begin()
+        if self._phase is _Phase.IDLE:
+            self._expect_head()
+        self._has_begun, self._head_bytes = True, 0
+        self._incoming = _Incoming()
+        cast(dict[str, Any], self.scope)[_INCOMING] = self._incoming
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the address is here."""
+        super().on_url(url)
+        if len(self.url) > LONGEST_URL:
+            self._fault = _Refusal(414, "too_long", f"an address has at most {LONGEST_URL:,} bytes")
+            raise ValueError(self._fault.message)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is here; trailers are not headers, and nobody asks for them."""
+        if self._phase is _Phase.HEAD:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is here: it can be answered."""
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._fault = _Refusal(400, "bad_request", f"HTTP {version} is not spoken here: use HTTP/1.1")
+            raise ValueError(self._fault.message)
+        super().on_headers_complete()
+        self._unanswered += 1
+        self._phase = _Phase.BODY
+        self._head_bytes, self._body_bytes, self._waited, self._body_seconds = 0, 0, 0.0, 0.0
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body is here."""
+        super().on_body(body)
+        self._body_bytes += len(body)
+        self._waited = 0.0
+
+    def on_message_complete(self) -> None:
+        """All of a request is here."""
+        super().on_message_complete()
+        self._phase = _Phase.IDLE
+        self._incoming.complete = True
+
+    def on_response_complete(self) -> None:
+        """A request is answered: go on with the next one, or say what was wrong with it."""
+        self._unanswered -= 1
+        super().on_response_complete()
+        if self._phase is _Phase.HEAD:  # the next request has begun, so this connection is not idle
+            self._unset_keepalive_if_required()
+        if self._refusal is not None and not self._unanswered and not self._is_ending():
+            self._write_refusal(self._refusal)
+
+    # The application
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application; the connection ends with an answer that came before the end of the request."""
+        incoming: _Incoming = scope.pop(_INCOMING)
+        has_started = False
+
+        async def send_last_or_not(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            if message["type"] == "http.response.start" and not incoming.complete:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        if incoming.refused:
+            return
+        try:
+            await cast(Any, self._inner)(scope, receive, send_last_or_not)
+        except Exception:
+            if has_started:
+                raise
+            _log.exception("a request failed: %s %s", scope["method"], scope["path"])
+            text = "This is a fault of the server itself; the log of the process says where."
+            await answer({"code": "internal", "message": text}, 500)(scope, receive, send_last_or_not)
+
+    # Refusals
+
+    def _feed(self, part: memoryview) -> None:
+        if self._phase is _Phase.IDLE:
+            self._expect_head()
+        is_first = self._phase is _Phase.HEAD and not self._has_begun
+        body_bytes, incoming = self._body_bytes, self._incoming
+        try:
+            self.parser.feed_data(part)
+        except httptools.HttpParserUpgrade:  # answered as what it is without the upgrade; what follows is not HTTP
+            self._phase = _Phase.IGNORED
+            self.cycle.keep_alive = False
+        except httptools.HttpParserError as error:
+            self._refuse(self._fault or _malformed(error))
+        else:
+            if self._phase is _Phase.HEAD:
+                self._bound_head(part, is_first=is_first, is_new=self._incoming is not incoming)
+            elif self._phase is _Phase.BODY:
+                self._bound_framing(part, has_body=self._body_bytes != body_bytes)
+
+    def _bound_framing(self, part: memoryview, *, has_body: bool) -> None:
+        """Refuse trailers and extensions of chunks that grow too long."""
+        self._head_bytes = 0 if has_body else self._head_bytes + len(part)
+        if self._head_bytes > LONGEST_HEAD:
+            text = f"trailers and extensions of chunks have at most {LONGEST_HEAD:,} bytes"
+            self._refuse(_Refusal(431, "headers_too_large", text))
+
+    def _bound_head(self, part: memoryview, *, is_first: bool, is_new: bool) -> None:
+        """Refuse a head that grows too long, and the first line of a request that names no version.
+
+        Of a part in which the head began, behind other requests, nobody knows how much is the head: it is not counted.
+        """
+        self._head_bytes = 0 if is_new and not is_first else self._head_bytes + len(part)
+        if self._head_bytes > LONGEST_HEAD:
+            text = f"a request line and its headers have at most {LONGEST_HEAD:,} bytes"
+            self._refuse(_Refusal(431, "headers_too_large", text))
+        elif is_first and self._has_begun:
+            line, newline, _ = bytes(part[:_STEP]).lstrip(b"\r\n").partition(b"\n")
+            if newline and b" HTTP/" not in line and self.url:
+                text = "the request line names no version of HTTP: use HTTP/1.1"
+                self._refuse(_Refusal(400, "bad_request", text))
+
+    def _refuse(self, refusal: _Refusal) -> None:
+        """Answer *refusal* in its turn, and read nothing more; requests that came before are answered first."""
+        if self._phase is _Phase.BODY and not self._drop_request():
+            self._phase = _Phase.IGNORED
+            self._socket.close()  # its answer has begun, so nothing else can be said
+            return
+        self._phase, self._refusal = _Phase.IGNORED, refusal
+        if not self._unanswered:
+            self._write_refusal(refusal)
+
+    def _drop_request(self) -> bool:
+        """Take the request that is being read from the application; False where its answer has begun."""
+        if self.pipeline and self.pipeline[0][0] is self.cycle:
+            self.pipeline.popleft()
+        elif self.cycle.response_started:
+            return False
+        self._unanswered -= 1
+        self._incoming.refused = True
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return True
+
+    def _refuse_surplus(self, most: int) -> None:
+        """Turn this connection away where *most* others are served."""
+        surplus = sum(getattr(other, "is_surplus", False) for other in self.connections)
+        if len(self.connections) - surplus <= most:
+            return
+        self.is_surplus = True
+        if surplus > max(16, most // 8):
+            self._socket.abort()
+        else:
+            self._refuse(_Refusal(503, "busy", f"{most:,} connections are open, and no more are taken: try again"))
+
+    def _write_refusal(self, refusal: _Refusal) -> None:
+        self._socket.write(refusal.encode(self.server_state.default_headers))
+        self._linger()
+
+    def _linger(self) -> None:
+        self._phase = _Phase.ENDING
+        self._unset_keepalive_if_required()
+        if self._has_eof or not self._socket.can_write_eof():
+            self._socket.close()
+            return
+        self._ends_at = self.loop.time() + LINGER_SECONDS
+        self.flow.resume_reading()
+        self._socket.write_eof()
+
+    def _is_ending(self) -> bool:
+        return self._phase is _Phase.ENDING or self._socket.is_closing()
+
+    # Deadlines
+
+    def _expect_head(self) -> None:
+        self._phase, self._has_begun, self._head_bytes, self._waited = _Phase.HEAD, False, 0, 0.0
+
+    def _check(self) -> None:
+        """Count the time that the client takes, and let it go where that is too long.
+
+        Time in which the server does not read, or does not run at all, is not the client's.
+        """
+        now = self.loop.time()
+        passed, self._checked_at = min(now - self._checked_at, 2 * self._tick), now
+        self._timer = self.loop.call_later(self._tick, self._check)
+        if self._phase is _Phase.ENDING:
+            if now >= self._ends_at:
+                self._socket.abort()
+        elif not self._has_unread_answer(passed) and not self.flow.read_paused:
+            self._count(passed)
+
+    def _count(self, passed: float) -> None:
+        self._waited += passed
+        if self._phase is _Phase.HEAD and self._waited >= self.limits.header_timeout:
+            if self._has_begun:
+                text = f"the headers were not complete after {self.limits.header_timeout:g} seconds"
+                self._refuse(_Refusal(408, "timeout", text))
+            else:
+                self._socket.close()  # a browser that connects in advance expects no answer
+        elif self._phase is _Phase.BODY and not self.cycle.waiting_for_100_continue:
+            self._body_seconds += passed
+            self._refuse_slow_body()
+
+    def _refuse_slow_body(self) -> None:
+        longest = self.limits.body_timeout
+        if self._waited >= longest:
+            self._refuse(_Refusal(408, "timeout", f"nothing of the body came for {longest:g} seconds"))
+        elif self._body_seconds >= longest + self._body_bytes / SLOWEST_BODY:
+            text = f"the body comes too slowly: {self._body_bytes:,} bytes in {self._body_seconds:,.0f} seconds"
+            self._refuse(_Refusal(408, "timeout", text))
+
+    def _has_unread_answer(self, passed: float) -> bool:
+        """Whether the client leaves an answer unread; one that does so for too long is let go."""
+        before, self._unsent = self._unsent, self._socket.get_write_buffer_size()
+        if not self._unsent:
+            self._unread_seconds = 0.0
+            return False
+        self._unread_seconds = self._unread_seconds + passed if self._unsent >= before > 0 else 0.0
+        if self._unread_seconds >= self.limits.body_timeout:
+            self._socket.abort()
+        return True
+
+
+def _malformed(error: httptools.HttpParserError) -> _Refusal:
+    text = str(error)
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        text = "the method is unknown, or this is not HTTP"
+    elif isinstance(error, httptools.HttpParserInvalidURLError | httptools.HttpParserCallbackError):
+        text = "the address in the request line cannot be read"
+    return _Refusal(400, "bad_request", f"this is not a request of HTTP/1.1: {text[:1].lower()}{text[1:]}")

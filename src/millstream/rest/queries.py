@@ -1,0 +1,41 @@
+"""What a request asks, out of texts: checked, and refused with the place of the fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from millstream.core.errors import InputError
+
+Query = TypeVar("Query")
+
+
+class QueryError(InputError):
+    """What is asked cannot be understood."""
+
+
+def convert(values: Mapping[str, object], kind: type[Query]) -> Query:
+    """*values*, all of them text, as *kind*. Raises :class:`QueryError`."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise QueryError(reason(error)) from error
+
+
+def unique(given: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+    """The parameters *given*. Raises :class:`QueryError` where one of them is there twice."""
+    found = dict[str, str]()
+    for name, value in given:
+        if name in found:
+            raise QueryError(f"{name[:80]!r} is given twice")
+        found[name] = value
+    return found
+
+
+def reason(error: Exception) -> str:
+    """What *error* of msgspec says, beginning with the name of the field."""
+    text, _, path = str(error).partition(" - at `$")
+    where = path.strip("`.")
+    return f"{where}: {text[:1].lower()}{text[1:]}" if where else f"{text[:1].lower()}{text[1:]}"

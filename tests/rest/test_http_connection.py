@@ -1,0 +1,389 @@
+"""Connections that do not keep to HTTP, or not to its pace, on a real server: each ends, in time and with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from abusive import abusive_requests
+from raw_http import Answer, RawConnection
+from registry_server import OPERATIONS, Api
+from starlette.types import Receive, Scope, Send
+
+from millstream.core.amounts import parse_duration
+from millstream.core.canonical import canonical_json
+from millstream.rest.connection import LONGEST_HEAD
+from millstream.rest.server import serving
+from millstream.settings import SettingsError, load_settings
+from millstream.settings.serving import HttpSettings
+from millstream.testing.dids import Person
+from millstream.testing.waiting import until
+
+MOST = 40
+HEAD = f"POST {OPERATIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+BULK = f"POST {OPERATIONS}/bulk HTTP/1.1\r\nHost: x\r\nContent-Type: application/jsonl\r\n".encode()
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A registry whose clients have little time."""
+    http = {"header_timeout": "400ms", "body_timeout": "600ms", "max_connections": str(MOST)}
+    made = Api(tmp_path_factory.mktemp("hasty"), http)
+    yield made
+    assert made.end() == 0
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    made = Api(tmp_path_factory.mktemp("registry"))
+    yield made
+    assert made.end() == 0
+
+
+def talk(api: Api, data: bytes) -> Answer:
+    """The one answer to *data*, after which the server closes."""
+    with RawConnection(api.port) as connection:
+        connection.send(data)
+        found = connection.answer()
+        assert connection.is_closed()
+        return found
+
+
+def assert_error(found: Answer, status: int, code: str) -> None:
+    assert (found.status, found.body["code"]) == (status, code), found
+    assert found.body["message"] and found.headers["connection"] == "close"
+    assert found.headers["content-type"] == "application/json"
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"G",
+        b"GET /healthz HTT",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Endless: aaaa",
+        HEAD + b"Content-Length: 100\r\n",
+    ],
+)
+def test_a_head_that_does_not_end_is_answered_with_408(hasty: Api, part: bytes) -> None:
+    assert_error(talk(hasty, part), 408, "timeout")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        HEAD + b"Content-Length: 100\r\n\r\n",
+        HEAD + b"Content-Length: 100\r\n\r\n{",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX-Trailer: ",
+        BULK + b"Content-Length: 100\r\n\r\n{}\n",
+    ],
+)
+def test_a_body_that_does_not_end_is_answered_with_408(hasty: Api, part: bytes) -> None:
+    found = talk(hasty, part)
+    assert_error(found, 408, "timeout")
+    assert "0.6 seconds" in found.body["message"]
+
+
+def test_a_connection_without_a_request_is_closed_without_an_answer(hasty: Api) -> None:
+    with RawConnection(hasty.port) as silent, RawConnection(hasty.port) as empty:
+        empty.send(b"\r\n\r\n")
+        assert silent.is_closed() and empty.is_closed()
+
+
+def test_headers_that_come_one_byte_at_a_time_do_not_move_the_deadline(hasty: Api) -> None:
+    with RawConnection(hasty.port) as slow:
+        slow.send(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+        while not slow.is_answered_within(0.02):
+            slow.send(b"a")
+        assert_error(slow.answer(), 408, "timeout")
+
+
+def test_a_body_that_comes_too_slowly_is_cut_though_it_is_never_silent(hasty: Api) -> None:
+    with RawConnection(hasty.port) as slow:
+        slow.send(BULK + b"Content-Length: 1000000\r\n\r\n")
+        sent = 0
+        while not slow.is_answered_within(0.05):
+            slow.send(b" ")
+            sent += 1
+        found = slow.answer()
+    assert_error(found, 408, "timeout")
+    assert sent < 100 and "too slowly" in found.body["message"]
+
+
+def test_an_upload_that_goes_on_is_not_cut_however_long_it_takes(hasty: Api) -> None:
+    """Three times as long as a head and a silent body may take together."""
+    with RawConnection(hasty.port) as upload:
+        pieces = 60
+        upload.send(BULK + b"Content-Length: %d\r\n\r\n" % (pieces * 1000))
+        for _ in range(pieces):
+            assert not upload.is_answered_within(0.05)
+            upload.send(b"nonsense" * 124 + b"nonsens\n")
+        found = upload.answer()
+    assert found.status == 200 and found.body.count(b"not_json") == pieces
+
+
+def test_an_idle_connection_is_kept_while_half_open_ones_are_let_go(hasty: Api) -> None:
+    with RawConnection(hasty.port) as idle, RawConnection(hasty.port) as half:
+        idle.send(HEALTH)
+        assert idle.answer().status == 200
+        half.send(b"GET /healthz HTTP/1.1\r\n")  # begins later, and its deadline is later
+        assert_error(half.answer(), 408, "timeout")
+        idle.send(HEALTH)
+        assert idle.answer().status == 200
+        idle.send(b"GET /healthz HTTP/1.1\r\n")
+        assert_error(idle.answer(), 408, "timeout")
+
+
+def test_a_client_that_is_asked_to_continue_has_its_time(hasty: Api) -> None:
+    body = canonical_json(Person("continuing").create.request)
+    with RawConnection(hasty.port) as careful:
+        careful.send(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+        assert careful.answer().status == 100
+        careful.send(body)
+        assert careful.answer().status == 200
+
+
+def test_half_open_requests_do_not_keep_others_out(hasty: Api) -> None:
+    with contextlib.ExitStack() as stack:
+        halves = [stack.enter_context(RawConnection(hasty.port)) for _ in range(MOST - 5)]
+        for number, half in enumerate(halves):
+            half.send(b"GET / HTTP/1.1\r\n" if number % 2 else HEAD + b"Content-Length: 9\r\n\r\n{")
+        assert hasty.submit(Person("among-halves").create)[0] == 200
+        assert [half.answer().status for half in halves] == [408] * len(halves)
+        assert all(half.is_closed() for half in halves)
+
+
+def test_more_connections_than_allowed_are_told_to_come_back(hasty: Api) -> None:
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(RawConnection(hasty.port)) for _ in range(MOST)]
+        for connection in held:
+            connection.send(HEALTH)
+            assert connection.answer().status == 200
+        found = talk(hasty, HEALTH)
+        assert_error(found, 503, "busy")
+        assert int(found.headers["retry-after"]) >= 1
+        held[0].send(HEALTH)
+        assert held[0].answer().status == 200
+        held[1].close()
+        until(lambda: hasty.ask("GET", "/healthz")[0] == 200, "a free place")
+
+
+def test_a_client_that_reads_no_answer_is_let_go() -> None:
+    """The answer is larger than all buffers between the two."""
+
+    async def talkative(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * (32 << 20), "more_body": True})
+        await send({"type": "http.response.body", "body": b"x"})  # waits until the client has read most of that
+        gone.set()
+
+    async def talk_to_the_deaf() -> None:
+        async with serving(talkative, "127.0.0.1", 0, quick_settings()) as port:
+            with RawConnection(port) as deaf:
+                deaf.send(HEALTH)
+                await asyncio.wait_for(gone.wait(), 30)
+
+    gone = asyncio.Event()
+    asyncio.run(talk_to_the_deaf())
+
+
+def quick_settings() -> HttpSettings:
+    return HttpSettings(header_timeout=parse_duration("400ms"), body_timeout=parse_duration("400ms"))
+
+
+def test_a_limit_of_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_HTTP__HEADER_TIMEOUT", "0s")
+    with pytest.raises(SettingsError, match="header_timeout"):
+        load_settings({})
+
+
+# Bodies that are too long
+
+
+@pytest.mark.parametrize(("head", "most"), [(HEAD, 10_000), (BULK, 64 << 20)])
+@pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
+def test_a_body_that_is_announced_as_too_long_is_refused_before_it_comes(
+    api: Api, head: bytes, most: int, expect: bytes
+) -> None:
+    found = talk(api, head + expect + b"Content-Length: %d\r\n\r\n" % (most + 1))
+    assert_error(found, 413, "too_large")
+
+
+def test_the_answer_arrives_though_the_client_goes_on_sending(api: Api) -> None:
+    with RawConnection(api.port) as sender:
+        sender.send(HEAD + b"Content-Length: 50000000\r\n\r\n")
+        for _ in range(200):
+            sender.send(b" " * 65_536)
+        assert_error(sender.answer(), 413, "too_large")
+        assert sender.is_closed()
+
+
+def test_a_chunked_body_is_cut_at_the_limit(api: Api) -> None:
+    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
+    found = talk(api, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + 3 * chunk)
+    assert_error(found, 413, "too_large")
+
+
+def test_a_body_of_the_longest_kind_is_taken(api: Api) -> None:
+    with RawConnection(api.port) as connection:
+        connection.send(HEAD + b"Content-Length: 10000\r\n\r\n" + b" " * 10_000 + HEALTH)
+        assert connection.answer().body["code"] == "not_json"
+        assert connection.answer().status == 200
+
+
+def test_a_request_that_is_refused_early_ends_its_connection(api: Api) -> None:
+    """What would follow is the rest of a body, and must never be taken for a request."""
+    with RawConnection(api.port) as connection:
+        connection.send(b"GET /elsewhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        assert_error(connection.answer(), 404, "http")
+        connection.send(HEALTH)
+        assert connection.is_closed()
+
+
+# What is not HTTP
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "code"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "bad_request"),
+        (b"hello\r\n\r\n", 400, "bad_request"),
+        (b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n", 400, "bad_request"),
+        (b"get / HTTP/1.1\r\nHost: x\r\n\r\n", 400, "bad_request"),
+        (b"GET /\r\n", 400, "bad_request"),
+        (b"GET /\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/0.9\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/2.0\r\nHost: x\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/7.3\r\nHost: x\r\n\r\n", 400, "bad_request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\r\nHost x\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\r\nA b: x\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\r\nHost: \x00\r\n\r\n", 400, "bad_request"),
+        (b"GET / HTTP/1.1\nHost: x\n\n", 400, "bad_request"),
+        (b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", 400, "bad_request"),
+        (b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404, "http"),
+        (HEAD + b"Content-Length: many\r\n\r\n", 400, "bad_request"),
+        (HEAD + b"Content-Length: -1\r\n\r\n", 400, "bad_request"),
+        (HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", 400, "bad_request"),
+        (HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n", 400, "bad_request"),
+        (HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "bad_request"),
+        (HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 400, "bad_request"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", 400, "bad_request"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx\r\n", 400, "bad_request"),
+        (b"GET /" + b"a" * LONGEST_HEAD + b" HTTP/1.1\r\nHost: x\r\n\r\n" + b" " * 9000, 414, "too_long"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * LONGEST_HEAD + b" " * 9000, 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * LONGEST_HEAD, 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404, "http"),
+        (b"DELETE /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405, "http"),
+    ],
+)
+def test_what_is_not_understood_is_answered_as_every_error_is(api: Api, data: bytes, status: int, code: str) -> None:
+    assert_error(talk(api, data), status, code)
+
+
+def test_a_request_that_ends_in_the_middle_is_told_so(api: Api) -> None:
+    for part in (b"GET /hea", HEAD + b"Content-Length: 9\r\n\r\n{"):
+        with RawConnection(api.port) as connection:
+            connection.send(part)
+            connection.send_no_more()
+            found = connection.answer()
+            assert_error(found, 400, "bad_request")
+            assert "ended" in found.body["message"]
+
+
+def test_a_client_that_sends_no_more_after_its_request_is_answered(api: Api) -> None:
+    with RawConnection(api.port) as connection:
+        connection.send(HEALTH)
+        connection.send_no_more()
+        assert connection.answer().status == 200
+        assert connection.is_closed()
+
+
+def test_requests_before_a_malformed_one_are_answered_first(api: Api) -> None:
+    body = canonical_json(Person("before-nonsense").create.request)
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with RawConnection(api.port) as connection:
+        connection.send(request + HEALTH + HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n")
+        assert [connection.answer().status for _ in range(3)] == [200, 200, 400]
+        assert connection.is_closed()
+
+
+def test_many_requests_at_once_are_all_answered_in_order(api: Api) -> None:
+    """More than fit into one piece that the server reads, so that pieces end within requests."""
+    bad = HEAD + b"Content-Length: 9000\r\n\r\n" + b" " * 9000
+    with RawConnection(api.port) as connection:
+        sender = threading.Thread(target=lambda: connection.send((HEALTH * 20 + bad) * 50))
+        sender.start()
+        assert [connection.answer().status for _ in range(21 * 50)] == ([200] * 20 + [400]) * 50
+        sender.join()
+
+
+@pytest.mark.parametrize("part", [b"0\r\nX: ", b"0\r\n", b"1;", b"1\r\n{\r\n0\r\nContent-Type: "])
+@pytest.mark.parametrize("unit", [b"a" * 65_536, b"X: a\r\n" * 10_000])
+def test_trailers_and_extensions_without_end_are_refused(api: Api, part: bytes, unit: bytes) -> None:
+    with RawConnection(api.port) as connection:
+        connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + part)
+        for _ in range(100):
+            connection.send(unit)
+        found = connection.answer()
+    assert found.status in (400, 431) and found.headers["connection"] == "close"
+
+
+def test_trailers_are_no_headers(api: Api) -> None:
+    body = canonical_json(Person("trailers").create.request)
+    chunks = b"%x\r\n%s\r\n0\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\r\n" % (len(body), body)
+    with RawConnection(api.port) as connection:
+        connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + HEALTH)
+        assert [connection.answer().status for _ in range(2)] == [200, 200]
+
+
+def test_an_upgrade_that_is_not_offered_is_passed_over(api: Api) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    found = talk(api, request + b"\x81\x05hello")
+    assert found.status == 200 and found.headers["connection"] == "close"
+
+
+def test_a_fault_of_the_server_has_a_code_and_no_details() -> None:
+    async def broken(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise RuntimeError("a secret")
+
+    async def ask() -> Any:
+        async with serving(broken, "127.0.0.1", 0, HttpSettings()) as port:
+            return await asyncio.to_thread(lambda: _ask(port))
+
+    def _ask(port: int) -> Answer:
+        with RawConnection(port) as connection:
+            connection.send(HEALTH)
+            return connection.answer()
+
+    found = asyncio.run(ask())
+    assert (found.status, found.body["code"]) == (500, "internal") and "secret" not in json.dumps(found.body)
+
+
+# Abuse
+
+
+def test_no_abuse_makes_the_server_fail(api: Api) -> None:
+    """Every request is answered with an error of its own making, or with what it asked for; none with 5xx."""
+    requests = abusive_requests()
+    assert len(requests) >= 290
+    for name, data in requests.items():
+        with RawConnection(api.port) as connection:
+            connection.send(data)
+            connection.send_no_more()
+            found = connection.answer()
+        assert found.status < 500, (name, found)
+        if found.status >= 400 and not name.startswith("HEAD "):
+            assert found.body["code"] and found.body["message"], (name, found)
+    assert api.ask("GET", "/healthz")[0] == 200
