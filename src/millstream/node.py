@@ -337,7 +337,7 @@ class Node(MillNode):
         """
         from millstream.anchoring.registry import UnknownOperationError
 
-        status = self.registry.store.status(operation)
+        status = self.registry.status(operation)
         if status is None:
             raise UnknownOperationError(f"no operation {operation[:100]!r} is recorded here; it may have expired")
         return status

@@ -27,6 +27,8 @@ from millstream.core.canonical import canonical_json
 from millstream.testing.dids import Person
 from millstream.testing.waiting import until
 
+JSON = {"content-type": "application/json"}
+
 
 class Stranger:
     """A node whose registry others follow."""
@@ -327,7 +329,7 @@ def test_a_node_follows_another_one_by_its_settings(tmp_path: Path, gateway: Gat
             assert resolved(us.ready["registry"], did) == resolved(url, did)
             operations = f"{us.ready['registry']}/sidetree/v1/operations"
             new = canonical_json(Person("bob").create.request)
-            assert refusal(Request(operations, new)) == (409, "read_only")
+            assert refusal(Request(operations, new, JSON)) == (409, "read_only")
             assert refusal(Request(f"{us.ready['registry']}/sidetree/v1/ledger")) == (409, "read_only")
             state = until(lambda: settled(us.ask("identifiers/following")), "an end of what is new")
             assert (state["ledger"], state["position"], state["error"]) == (url, 2, None)
@@ -363,7 +365,7 @@ def resolved(url: str, did: str) -> Any:
 
 
 def post(url: str, operation: Any) -> None:
-    with urlopen(Request(f"{url}/sidetree/v1/operations", canonical_json(operation.request))):
+    with urlopen(Request(f"{url}/sidetree/v1/operations", canonical_json(operation.request), JSON)):
         pass
 
 

@@ -114,7 +114,7 @@ def _statuses(node: Node, name: str) -> Sequence[OperationStatus]:
     if not name.startswith("did:"):
         return [node.operation_status(name)]
     registry = node.registry
-    return registry.store.statuses_of(parse_did(name, registry.versions.latest.profile).suffix)
+    return registry.statuses_of(parse_did(name, registry.versions.latest.profile).suffix)
 
 
 def _figures(node: Node) -> dict[str, Any]:

@@ -98,8 +98,9 @@ def print_status(status: OperationStatus, *, as_json: bool) -> None:
         print_json(status)
         return
     place = f", anchor {status.anchor} at {status.index}" if status.anchor is not None else ""
+    effect = f", {status.effect}" if status.effect else ""
     reason = f": {status.reason}" if status.reason else ""
-    print(f"{status.id}  {status.type} of {status.suffix}  {status.state}{place}{reason}")
+    print(f"{status.id}  {status.type} of {status.suffix}  {status.state}{place}{effect}{reason}")
 
 
 def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:

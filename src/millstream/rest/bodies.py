@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -89,7 +90,14 @@ def _parameters(text: str) -> Iterator[tuple[str, str]]:
 def answer(value: Any, status: int = 200, *, media: str = "application/json", **headers: str) -> Response:
     """*value* as JSON; underscores in the names of *headers* stand for hyphens."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
-    return Response(_encoder.encode(value), status, named, media)
+    return Response(_json(value), status, named, media)
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:  # text of others with half a surrogate pair, which JSON can escape
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode("ascii")
 
 
 def refusal(error: MillstreamError, code: str | None = None) -> Response:

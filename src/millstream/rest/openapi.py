@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from millstream import __version__
-from millstream.anchoring.registry import OperationState
+from millstream.anchoring.registry import OperationEffect, OperationState
 from millstream.anchoring.sidetree import SIDETREE, OperationType, Profile
 from millstream.core.durable import write_durably
 
@@ -182,7 +182,8 @@ def _errors(*statuses: str) -> dict[str, Any]:
 
 def _status_schema() -> dict[str, Any]:
     optional = {"anchor": _NUMBER, "index": _NUMBER, "reason": _TEXT}
-    nullable = {name: {"type": [schema["type"], "null"]} for name, schema in optional.items()}
+    nullable: dict[str, Any] = {name: {"type": [schema["type"], "null"]} for name, schema in optional.items()}
+    nullable["effect"] = {"enum": [*(effect.value for effect in OperationEffect), None]}
     fixed = {"id": _TEXT, "suffix": _TEXT, "type": _TEXT, "accepted_at": _NUMBER, "retries": _NUMBER}
     state = {"enum": [state.value for state in OperationState]}
     return {"type": "object", "required": [*fixed, "state"], "properties": {**fixed, "state": state, **nullable}}

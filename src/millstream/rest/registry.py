@@ -87,7 +87,7 @@ class _Faces:
 
     async def operation(self, request: Request) -> Response:
         name = request.path_params["id"]
-        status = await run_in_threadpool(self._registry.store.status, name)
+        status = await run_in_threadpool(self._registry.status, name)
         if status is None:
             raise UnknownOperationError(f"no operation {name[:100]!r} is recorded here")
         return answer(status)
@@ -97,7 +97,9 @@ class _Faces:
         query = convert(unique(request.query_params.multi_items()), PageQuery)
 
         def page() -> Sequence[tuple[int, OperationStatus]]:
-            return self._registry.store.statuses_page(did.suffix, after=query.after, limit=query.limit + 1)
+            rows = self._registry.store.statuses_page(did.suffix, after=query.after, limit=query.limit + 1)
+            effects = self._registry.history.with_effects([status for _, status in rows])
+            return [(place, status) for (place, _), status in zip(rows, effects, strict=True)]
 
         rows = await run_in_threadpool(page)
         following = str(rows[query.limit - 1][0]) if len(rows) > query.limit else None

@@ -139,6 +139,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     writer_monitor_interval: Duration = Duration(MICROSECONDS)
     max_operations: int | None = None
     max_open: int = 1_000_000
+    max_open_per_did: int = 1_000
     op_queue_pool: int = 5
     op_queue_notice_visibility: Duration = Duration(60 * MICROSECONDS)
     op_queue_max_retries: int = 30
@@ -176,6 +177,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             writer_monitor_interval=_seconds(self.writer_monitor_interval),
             max_operations=self.max_operations,
             max_open=self.max_open,
+            max_open_per_did=self.max_open_per_did,
             operation_lifespan=_seconds(self.op_queue_operation_lifespan),
             expiry_check_interval=_seconds(self.data_expiry_check_interval),
             task_check_interval=_seconds(self.task_manager_check_interval),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from millstream.anchoring.registry import OperationState, Registry
+from millstream.anchoring.registry.acceptance import check_request
 from millstream.anchoring.registry.states import QueuedOperation
 from millstream.anchoring.sidetree import SIDETREE, Operation, long_form
 from millstream.core.canonical import canonical_json
@@ -167,12 +168,13 @@ def test_rejected_and_dead_operations_never_count(sqlite_fleet: Any, submit: Sub
 
 @pytest.mark.parametrize("applied", [False, True])
 def test_what_somebody_else_sends_about_a_did_is_not_shown(sqlite_fleet: Any, submit: Submit, applied: bool) -> None:
-    """Acceptance knows the keys of no DID: it takes operations that resolution will pass over."""
+    """Operations that another release has taken, or that are held until their batch is cut."""
     sqlite_fleet.settings = {**HOUR, "apply_unpublished_operations": applied}
     registry, ada, mallory = sqlite_fleet.instance(), Person("ada"), Person("mallory")
     mallory.suffix = ada.suffix
     submit(registry, ada.create)
-    assert len(submit(registry, mallory.update(), mallory.deactivate())) == 2
+    requests = [canonical_json(operation.request) for operation in (mallory.update(), mallory.deactivate())]
+    registry.store.accept([check_request(request, registry.versions.latest) for request in requests])
     assert listed(registry.history.resolve(did_of(ada))) == ["create"]
     anchor(registry)
     answer = registry.history.resolve(did_of(ada))

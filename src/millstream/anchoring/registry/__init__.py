@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from millstream.anchoring.registry.operation_writer import OperationWriter
     from millstream.anchoring.registry.service import Registry
     from millstream.anchoring.registry.settings import OperationQueueSettings, RegistrySettings
-    from millstream.anchoring.registry.states import OperationState, OperationStatus
+    from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus
     from millstream.anchoring.registry.versions import Version, Versions, network_versions
 
 _MODULES = {
@@ -59,7 +59,7 @@ _MODULES = {
     "operation_writer": ("OperationWriter",),
     "service": ("Registry",),
     "settings": ("OperationQueueSettings", "RegistrySettings"),
-    "states": ("OperationState", "OperationStatus"),
+    "states": ("OperationEffect", "OperationState", "OperationStatus"),
     "versions": ("Version", "Versions", "network_versions"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -75,6 +75,7 @@ __all__ = [
     "Follower",
     "History",
     "Instances",
+    "OperationEffect",
     "OperationObserver",
     "OperationQueue",
     "OperationQueueSettings",

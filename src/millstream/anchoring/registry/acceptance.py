@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from millstream.anchoring.registry.eligibility import Refusal
 from millstream.anchoring.registry.errors import CrowdedError, QueueStoppedError
+from millstream.anchoring.registry.operation_id import operation_id
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.states import OperationStatus, Submission
 from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import Operation, RequestError, parse_request
-from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
+from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import out_of_time, revive
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
@@ -23,11 +25,11 @@ COUNT_SECONDS = 1.0
 """How old the count of operations under way may be when back-pressure is judged."""
 
 
-class KnownSuffixes(Protocol):
-    """Says which DIDs may be changed (:class:`millstream.anchoring.registry.history.History`)."""
+class Judge(Protocol):
+    """Says which operations may have an effect (:class:`millstream.anchoring.registry.eligibility.Eligibility`)."""
 
-    def refusals(self, operations: Sequence[Operation]) -> Sequence[str | None]:
-        """Why each of *operations*, one after the other, cannot be valid now; None where it may be."""
+    def refusals(self, operations: Sequence[Operation]) -> Sequence[Refusal | None]:
+        """Why each of *operations*, one after the other, is not taken; None where it is."""
         ...
 
 
@@ -58,14 +60,14 @@ class Acceptance:
         store: OperationStore,
         versions: Versions,
         *,
-        known: KnownSuffixes | None = None,
+        judge: Judge | None = None,
         limit: int = 1_000_000,
         retry_after: float = 5.0,
         notify: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._store = store
         self._versions = versions
-        self._known = known
+        self._judge = judge
         self._limit = limit
         self._retry_after = retry_after
         self._notify = notify or (lambda _ids: None)
@@ -160,7 +162,7 @@ class Acceptance:
             [
                 Outcome(next(statuses), operation=item.operation)
                 if refusal is None
-                else Outcome(code="not_applicable", error=refusal, operation=item.operation)
+                else Outcome(code=refusal.code, error=refusal.text, operation=item.operation)
                 for item, refusal in zip(checked, refusals, strict=True)
             ]
         )
@@ -169,13 +171,16 @@ class Acceptance:
         for group in groups:
             group.future.set_result([next(outcomes) if isinstance(i, _Checked) else i for i in group.items])
 
-    def _refusals(self, checked: Sequence[_Checked]) -> Sequence[str | None]:
-        """Why each of *checked* cannot be valid now. What was taken once is never refused when it is sent again."""
+    def _refusals(self, checked: Sequence[_Checked]) -> Sequence[Refusal | None]:
+        """Why each of *checked* cannot be taken now. What was taken once is never refused when it is sent again."""
         now, profile = self._store.database.clock.now(), self._version().profile
-        refusals = [out_of_time(item.operation, profile, now) for item in checked]
-        if self._known is not None:
-            unknown = self._known.refusals([item.operation for item in checked])
-            refusals = [late or reason for late, reason in zip(refusals, unknown, strict=True)]
+        late = [out_of_time(item.operation, profile, now) for item in checked]
+        refusals = [None if text is None else Refusal("not_applicable", text) for text in late]
+        if self._judge is not None:
+            in_time = [place for place, refusal in enumerate(refusals) if refusal is None]
+            judged = self._judge.refusals([checked[place].operation for place in in_time])
+            for place, refusal in zip(in_time, judged, strict=True):
+                refusals[place] = refusal
         refused = [item.submission.id for item, refusal in zip(checked, refusals, strict=True) if refusal is not None]
         taken = self._store.statuses(refused) if refused else {}
         return [
@@ -203,7 +208,7 @@ def check_request(data: bytes, version: Version) -> Submission:
 def _check(data: bytes, version: Version) -> tuple[Operation, Submission]:
     operation = parse_request(data, version.profile)
     request = canonical(operation.request)
-    return operation, Submission(hash_bytes(request), operation.suffix, operation.type.value, request, version.name)
+    return operation, Submission(operation_id(operation), operation.suffix, operation.type.value, request, version.name)
 
 
 class _Checked(msgspec.Struct, frozen=True):

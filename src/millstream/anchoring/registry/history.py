@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,20 +11,22 @@ import sqlalchemy as sa
 from millstream.anchoring.ledger import GENESIS, LedgerEntry
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.anchoring.registry.operation_id import known_ids
 from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.registry.states import OperationEffect, OperationState, OperationStatus
 from millstream.anchoring.registry.unpublished import Unpublished, follow, revived, without
 from millstream.anchoring.registry.versions import Versions
 from millstream.anchoring.sidetree import (
     Anchored,
+    Chain,
     DidState,
-    Operation,
-    OperationType,
     ReadBatch,
+    chain_of,
     parse_did,
     resolution,
     resolve,
 )
-from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
+from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import revive
 from millstream.core.sql import insert_rows
 
@@ -100,6 +102,11 @@ class History:
         """
         operations = batch.operations if batch else ()
         requests = [canonical(operation.request) for operation in operations]
+        found = [
+            (name, place)
+            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
+            for name in known_ids(operation, request)
+        ]
         anchor = {"number": entry.number, "hash": entry.hash, "operations": len(operations), "fault": fault}
         rows = [
             (operation.suffix, entry.number, place, request)
@@ -112,13 +119,47 @@ class History:
             connection.execute(sa.insert(t.anchors), anchor)
             if rows:
                 insert_rows(connection, t.history, ["suffix", "number", "place", "request"], rows)
-                self._store.observed(connection, now, entry.number, [hash_bytes(request) for request in requests])
+                self._store.observed(connection, now, entry.number, found)
             return True
 
         try:
             return self._database.write(transaction)
         except sa.exc.IntegrityError:  # both looked before either wrote
             return False
+
+    def empty_chain(self) -> Chain:
+        """The chain, without documents, of a DID of which nothing was observed."""
+        return Chain(self._versions.latest.profile, documents=False)
+
+    def anchored(self, suffixes: Sequence[str], *, after: int = -1) -> Iterator[tuple[str, Anchored]]:
+        """The anchored operations on *suffixes* above ledger entry *after*, in ledger order for each."""
+        columns = [t.history.c[name] for name in ("suffix", "number", "place", "request")]
+        for start in range(0, len(suffixes), _CHUNK):
+            chosen = sa.and_(t.history.c.suffix.in_(suffixes[start : start + _CHUNK]), t.history.c.number > after)
+            query = sa.select(*columns).where(chosen).order_by(t.history.c.number, t.history.c.place)
+            for row in self._database.rows(query):
+                yield row.suffix, Anchored(row.number, row.place, revive(row.request, row.suffix))
+
+    def with_effects(self, statuses: Sequence[OperationStatus]) -> Sequence[OperationStatus]:
+        """*statuses*, and for each observed one what it did to its DID.
+
+        An operation without an effect may still have one later, when another one is anchored that leads to it.
+        """
+        chains = dict[str, tuple[Chain, Mapping[tuple[int, int], Anchored]]]()
+        found = list[OperationStatus]()
+        for status in statuses:
+            if status.state != OperationState.OBSERVED or status.anchor is None or status.index is None:
+                found.append(status)
+                continue
+            if status.suffix not in chains:
+                operations = self.operations(status.suffix)
+                chain = chain_of(operations, self._versions.latest.profile)
+                chains[status.suffix] = chain, {(each.number, each.index): each for each in operations}
+            chain, places = chains[status.suffix]
+            effect = chain.effect(places[status.anchor, status.index])
+            said = OperationEffect.APPLIED if effect.applied else OperationEffect.NONE
+            found.append(msgspec.structs.replace(status, effect=said, reason=status.reason or effect.reason))
+        return found
 
     def operations(self, suffix: str) -> Sequence[Anchored]:
         """All anchored operations on *suffix*, in ledger order."""
@@ -153,42 +194,8 @@ class History:
             identifier, shown, published=published, unpublished=[each.described() for each in unpublished]
         )
 
-    def refusals(self, operations: Sequence[Operation]) -> Sequence[str | None]:
-        """Why each of *operations*, one after the other, cannot be valid now; None where it may be.
-
-        A DID whose create is among the earlier ones is known. Two queries, however many operations there are.
-        """
-        asked = list(dict.fromkeys(o.suffix for o in operations if o.type != OperationType.CREATE))
-        anchored = self._anchored(asked)
-        known = anchored.keys() | self._store.under_way([suffix for suffix in asked if suffix not in anchored])
-        ended = {suffix for suffix, may_be in anchored.items() if may_be and self._is_deactivated(suffix)}
-        reasons = list[str | None]()
-        for operation in operations:
-            if operation.type == OperationType.CREATE:
-                known.add(operation.suffix)
-                reasons.append(None)
-            elif operation.suffix in ended:
-                reasons.append("the DID is deactivated, and that is final")
-            else:
-                reasons.append(None if operation.suffix in known else "the DID is not known here: create it first")
-        return reasons
-
     def _unpublished(self, suffix: str) -> Sequence[Unpublished]:
         if not self._unpublished_for:
             return []
         accepted = self._store.unpublished(suffix, self._unpublished_for)
         return revived(accepted, self._versions.latest.profile, self._database.clock.now())
-
-    def _anchored(self, suffixes: Sequence[str]) -> dict[str, bool]:
-        """Those of *suffixes* that are anchored, and whether one of their operations looks like a deactivate."""
-        deactivate = sa.func.max(sa.func.instr(t.history.c.request, b'"type":"deactivate"')).label("ends")
-        found = dict[str, bool]()
-        for start in range(0, len(suffixes), _CHUNK):
-            chosen = t.history.c.suffix.in_(suffixes[start : start + _CHUNK])
-            query = sa.select(t.history.c.suffix, deactivate).where(chosen).group_by(t.history.c.suffix)
-            found.update((row.suffix, bool(row.ends)) for row in self._database.rows(query))
-        return found
-
-    def _is_deactivated(self, suffix: str) -> bool:
-        state = self.state(suffix)
-        return state is not None and state.deactivated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -104,15 +104,21 @@ class OperationStore:
 
         return self.database.read(transaction)
 
-    def under_way(self, suffixes: Sequence[str]) -> set[str]:
-        """Those of *suffixes* that have a recorded operation which was not refused and is not dead."""
-        ends = (OperationState.REJECTED, OperationState.DEAD)
-        found = set[str]()
+    def open_ids(self, suffixes: Sequence[str]) -> Sequence[tuple[str, str]]:
+        """Suffix and id of the operations on *suffixes* that are not in a final state, in the order of acceptance."""
+        found = list[tuple[int, str, str]]()
         for start in range(0, len(suffixes), _CHUNK):
-            chosen = _ops.c.suffix.in_(suffixes[start : start + _CHUNK])
-            query = sa.select(_ops.c.suffix).distinct().where(chosen, _ops.c.state.not_in(ends))
-            found.update(row.suffix for row in self.database.rows(query))
-        return found
+            chosen = sa.and_(_ops.c.suffix.in_(suffixes[start : start + _CHUNK]), _ops.c.open)
+            rows = self.database.rows(sa.select(_ops.c.seq, _ops.c.suffix, _ops.c.id).where(chosen))
+            found += [(row.seq, row.suffix, row.id) for row in rows]
+        return [(suffix, name) for _, suffix, name in sorted(found)]
+
+    def requests(self, operations: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
+        """Id, suffix and request of those of *operations* (ids) that are recorded."""
+        for start in range(0, len(operations), _CHUNK):
+            chosen = _ops.c.id.in_(operations[start : start + _CHUNK])
+            for row in self.database.rows(sa.select(_ops.c.id, _ops.c.suffix, _ops.c.request).where(chosen)):
+                yield row.id, row.suffix, row.request
 
     def open_count(self) -> int:
         """How many operations are not in a final state."""
@@ -258,12 +264,11 @@ class OperationStore:
 
         self.database.write(transaction)
 
-    def observed(self, connection: sa.Connection, now: int, number: int, found: Sequence[str]) -> None:
-        """Ledger entry *number* holds the operations *found* (ids), in this order; part of the observer's change."""
+    def observed(self, connection: sa.Connection, now: int, number: int, found: Sequence[tuple[str, int]]) -> None:
+        """Ledger entry *number* holds the operations *found* (ids) at these places; part of the observer's change."""
         change = {**self._ended(OperationState.OBSERVED, now), "anchor": number, "reason": None}
-        places = [(name, place) for place, name in enumerate(found)]
         seen = {"state": OperationState.OBSERVED.value}
-        update_rows(connection, _ops.c.place, _ops.c.id, places, change=change, never=seen)
+        update_rows(connection, _ops.c.place, _ops.c.id, found, change=change, never=seen)
 
     # Death and expiry
 

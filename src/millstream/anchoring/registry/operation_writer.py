@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import msgspec
 
@@ -38,7 +38,14 @@ from millstream.core.retry import RetryPolicy
 
 _log = logging.getLogger(__name__)
 _PATIENCE = RetryPolicy(attempts=40, first=0.02, longest=0.5)  # another instance writes to the ledger
-_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class CutJudge(Protocol):
+    """Says which operations have an effect (:class:`millstream.anchoring.registry.eligibility.Eligibility`)."""
+
+    def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
+        """Why each of *operations* would have no effect now; None where it has one."""
+        ...
 
 
 class _Parsed(msgspec.Struct, frozen=True):
@@ -61,6 +68,7 @@ class OperationWriter:
         observer: OperationObserver,
         versions: Versions,
         *,
+        judge: CutJudge | None = None,
         timeout: float = 60.0,
         max_operations: int | None = None,
     ) -> None:
@@ -70,6 +78,7 @@ class OperationWriter:
         self._ledger = ledger
         self._observer = observer
         self._versions = versions
+        self._judge = judge
         self._timeout = int(timeout * MICROSECONDS)
         self._most = max_operations
         self._cutting = threading.Lock()
@@ -127,6 +136,7 @@ class OperationWriter:
         version = self._version()
         now = self._store.database.read(lambda _connection, now: now)
         parsed, rejected, failed = _parse(removed.operations, version, now)
+        parsed = self._with_effect(parsed, rejected)
         batch = None
         while parsed and batch is None:
             try:
@@ -136,6 +146,20 @@ class OperationWriter:
         self._settle(removed, rejected, failed)
         cut = batch and self._write_down(batch, parsed, version)
         return (cut, batch) if cut and batch else None
+
+    def _with_effect(self, parsed: list[_Parsed], rejected: dict[int, str]) -> list[_Parsed]:
+        """Those of *parsed* that have an effect after all of the ledger; the reasons of the others go to *rejected*."""
+        verdicts = self._verdicts(parsed)
+        if any(verdicts):
+            self._observer.observe()  # another registry may have anchored what they follow
+            verdicts = self._verdicts(parsed)
+        rejected |= {each.queued.seq: f"no effect: {text}" for each, text in zip(parsed, verdicts, strict=True) if text}
+        return [each for each, text in zip(parsed, verdicts, strict=True) if not text]
+
+    def _verdicts(self, parsed: Sequence[_Parsed]) -> Sequence[str | None]:
+        if self._judge is None:
+            return [None] * len(parsed)
+        return self._judge.verdicts([each.operation for each in parsed])
 
     def _write_down(self, batch: WrittenBatch, parsed: Sequence[_Parsed], version: Version) -> OpenCut | None:
         by_suffix = {each.operation.suffix: each.queued for each in parsed}

@@ -18,7 +18,9 @@ from typing import Self
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.ledger import Ledger
 from millstream.anchoring.registry.acceptance import Acceptance
+from millstream.anchoring.registry.chains import Chains
 from millstream.anchoring.registry.database import RegistryDatabase
+from millstream.anchoring.registry.eligibility import Eligibility
 from millstream.anchoring.registry.history import History
 from millstream.anchoring.registry.instances import Instances
 from millstream.anchoring.registry.leases import PeriodicTask, TaskManager
@@ -27,6 +29,7 @@ from millstream.anchoring.registry.operation_queue import OperationQueue
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.operation_writer import OperationWriter
 from millstream.anchoring.registry.settings import RegistrySettings
+from millstream.anchoring.registry.states import OperationStatus
 from millstream.anchoring.registry.versions import Versions
 from millstream.core.errors import MillstreamError
 from millstream.queue import WorkQueue
@@ -72,6 +75,8 @@ class Registry:
             unpublished=self.settings.unpublished_operation_lifespan,
             apply_unpublished=self.settings.apply_unpublished_operations,
         )
+        chains = Chains(self.history)
+        judge = Eligibility(chains, self.store, self._is_ahead, most_open=self.settings.max_open_per_did)
         self.observer = OperationObserver(self.history, cas, ledger, self.versions)
         self.queue = OperationQueue(self.store, instance, self.settings.queue)
         self.writer = OperationWriter(
@@ -80,12 +85,13 @@ class Registry:
             ledger,
             self.observer,
             self.versions,
+            judge=judge,
             timeout=self.settings.batch_writer_timeout,
             max_operations=self.settings.max_operations,
         )
         self.instances = Instances(self.store, instance, self.settings.queue)
         self.acceptance = Acceptance(
-            self.store, self.versions, known=self.history, limit=self.settings.max_open, notify=self._accepted
+            self.store, self.versions, judge=judge, limit=self.settings.max_open, notify=self._accepted
         )
         self.tasks = TaskManager(database, instance, self._periodic())
         self._clock = database.clock
@@ -120,6 +126,8 @@ class Registry:
         while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
             pass
         self.writer.cut()
+        if self._is_ahead():  # another registry writes to the same ledger
+            self.observer.observe()
 
     def close(self) -> None:
         """Finish the step at hand, give back what is queued, and leave. Closing again does nothing."""
@@ -144,6 +152,20 @@ class Registry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def status(self, operation: str) -> OperationStatus | None:
+        """Where the operation of this id stands, and its effect; None where none is recorded."""
+        found = self.store.status(operation)
+        return None if found is None else self.history.with_effects([found])[0]
+
+    def statuses_of(self, suffix: str) -> Sequence[OperationStatus]:
+        """All recorded operations on *suffix* and their effects, in the order of acceptance."""
+        return self.history.with_effects(self.store.statuses_of(suffix))
+
+    def _is_ahead(self) -> bool:
+        """Whether the ledger has entries that were not observed yet."""
+        head = self.ledger.head()
+        return head is not None and head.number > self.history.position()[0]
 
     def _periodic(self) -> Sequence[PeriodicTask]:
         return [

@@ -37,7 +37,8 @@ class RegistrySettings(msgspec.Struct, frozen=True):
     ``writer_monitor_interval`` how often that is looked at, which is at least four times a timeout;
     ``max_operations`` cuts smaller batches than the protocol allows. Final operations are
     forgotten after ``operation_lifespan`` (``op-queue-operation-lifespan``), which is looked after each
-    ``expiry_check_interval`` (``data-expiry-check-interval``). No more than ``max_open`` operations may be under way.
+    ``expiry_check_interval`` (``data-expiry-check-interval``). No more than ``max_open`` operations
+    may be under way, and ``max_open_per_did`` on one DID.
 
     Operations that are not anchored yet count for resolution until ``unpublished_operation_lifespan``
     (``unpublished-operation-lifespan``) after they were accepted, 0: not at all; with ``apply_unpublished_operations``
@@ -48,6 +49,7 @@ class RegistrySettings(msgspec.Struct, frozen=True):
     writer_monitor_interval: float = 1.0
     max_operations: int | None = None
     max_open: int = 1_000_000
+    max_open_per_did: int = 1_000
     operation_lifespan: float = 24 * 3600.0
     expiry_check_interval: float = 60.0
     task_check_interval: float = 10.0

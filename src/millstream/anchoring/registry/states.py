@@ -24,12 +24,20 @@ class OperationState(enum.StrEnum):
     DEAD = "dead"
 
 
+class OperationEffect(enum.StrEnum):
+    """What an observed operation did to its DID."""
+
+    APPLIED = "applied"
+    NONE = "no effect"
+
+
 FINAL = frozenset({OperationState.OBSERVED, OperationState.REJECTED, OperationState.DEAD})
 
 
 class OperationStatus(msgspec.Struct, frozen=True):
     """Where an operation stands. Times in microseconds; ``anchor`` is the number of the ledger entry, ``index`` the
-    operation's place in it."""
+    operation's place in it. ``effect`` is known for an observed operation, where it was asked for; ``reason`` says why
+    there is none, or why the operation was rejected."""
 
     id: str
     suffix: str
@@ -40,6 +48,7 @@ class OperationStatus(msgspec.Struct, frozen=True):
     anchor: int | None = None
     index: int | None = None
     reason: str | None = None
+    effect: OperationEffect | None = None
 
 
 class Submission(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.anchoring.registry.operation_id import operation_id
 from millstream.anchoring.registry.states import QueuedOperation
 from millstream.anchoring.sidetree import (
     Anchored,
@@ -24,7 +25,6 @@ from millstream.anchoring.sidetree import (
     apply,
     resolve,
 )
-from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
 from millstream.anchoring.sidetree.operations import out_of_time, revive
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def revived(queued: Sequence[QueuedOperation], profile: Profile, now: int) -> Se
 
 def without(anchored: Sequence[Anchored], unpublished: Sequence[Unpublished]) -> Sequence[Unpublished]:
     """Those of *unpublished* that are not among *anchored*: others may have been observed since they were read."""
-    known = {hash_bytes(canonical(each.operation.request)) for each in anchored} if unpublished else set()
+    known = {operation_id(each.operation) for each in anchored} if unpublished else set[str]()
     return [each for each in unpublished if each.queued.id not in known]
 
 

@@ -21,7 +21,7 @@ from millstream.anchoring.sidetree.keys import PrivateKey
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.operations import parse_request
 from millstream.anchoring.sidetree.profile import ORB, PROFILES, SIDETREE, Profile
-from millstream.anchoring.sidetree.resolving import Anchored, DidState, apply, resolve
+from millstream.anchoring.sidetree.resolving import Anchored, Chain, DidState, Effect, apply, chain_of, resolve
 
 __all__ = [
     "ORB",
@@ -30,8 +30,10 @@ __all__ = [
     "Anchored",
     "BatchFileError",
     "BatchTooLargeError",
+    "Chain",
     "Did",
     "DidState",
+    "Effect",
     "NamedFile",
     "Operation",
     "OperationType",
@@ -42,6 +44,7 @@ __all__ = [
     "SidetreeError",
     "WrittenBatch",
     "apply",
+    "chain_of",
     "create_request",
     "created",
     "deactivate_request",

@@ -20,6 +20,8 @@ _CURVES = {
     "Ed25519": ("OKP", "EdDSA", 32),
 }
 _SECP256K1_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_ORDERS = {"ES256K": _SECP256K1_ORDER, "ES256": _P256_ORDER}
 
 Verify = Callable[[bytes, bytes], bool]
 """(signature, message) → whether it holds."""
@@ -45,6 +47,15 @@ def check_key(jwk: object, profile: Profile) -> Mapping[str, Any]:
 def algorithm_of(jwk: Mapping[str, Any]) -> str:
     """The signature algorithm of a key that :func:`check_key` has passed."""
     return _CURVES[jwk["crv"]][1]
+
+
+def low_s(algorithm: str, signature: bytes) -> bytes:
+    """*signature* with the smaller of the two S that hold; as it is where *algorithm* has but one."""
+    order = _ORDERS.get(algorithm)
+    if order is None or len(signature) != 64:
+        return signature
+    s = int.from_bytes(signature[32:], "big")
+    return signature[:32] + (order - s).to_bytes(32, "big") if order // 2 < s < order else signature
 
 
 def verifier(jwk: Mapping[str, Any]) -> Verify:

@@ -6,8 +6,8 @@ Pure: the same operations give the same state, whatever the order in which they 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -42,90 +42,139 @@ class DidState(msgspec.Struct, frozen=True):
         return self.recovery_commitment is None
 
 
+class Effect(msgspec.Struct, frozen=True):
+    """What one operation did to its DID: it was *applied*, or had no effect for a *reason*."""
+
+    applied: bool
+    reason: str | None = None
+
+
+class Chain:
+    """The state of one DID under *profile*, while its operations are added in the order of the ledger.
+
+    An operation may have its effect later than it was anchored: its commitment may come behind it. With
+    ``documents=False`` the documents of the states stay empty, which costs less.
+    """
+
+    def __init__(self, profile: Profile = SIDETREE, *, documents: bool = True) -> None:
+        self.state: DidState | None = None
+        self._profile = profile
+        self._documents = documents
+        self._waiting: dict[_Kind, dict[str, list[Anchored]]] = {_RECOVERY: {}, _UPDATE: {}}
+        self._opened: dict[_Kind, set[str]] = {_RECOVERY: set(), _UPDATE: set()}
+        self._used = set[str]()
+        self._applied = set[tuple[int, int]]()
+
+    def add(self, anchored: Anchored) -> None:
+        """Add the operation behind all others."""
+        operation = anchored.operation
+        if operation.type == OperationType.CREATE:
+            if self.state is None:
+                self._advance(anchored, _create(anchored), _RECOVERY)
+                self._follow(_RECOVERY)
+                self._follow(_UPDATE)
+            return
+        kind = _kind(operation)
+        commitment = commitment_of(operation.reveal_value)
+        self._waiting[kind].setdefault(commitment, []).append(anchored)
+        if self.state is not None and commitment == _next_commitment(self.state, kind):
+            self._follow(kind)
+            self._follow(_UPDATE)
+
+    def effect(self, anchored: Anchored) -> Effect:
+        """What an operation that was added has done."""
+        if (anchored.number, anchored.index) in self._applied:
+            return Effect(True)
+        return Effect(False, self.reason(anchored.operation))
+
+    def opens(self, operation: Operation) -> bool:
+        """Whether *operation*, which is no create, opens the commitment that the DID waits for."""
+        expected = None if self.state is None else _next_commitment(self.state, _kind(operation))
+        return expected is not None and commitment_of(operation.reveal_value) == expected
+
+    def _follow(self, kind: _Kind) -> None:
+        """Apply the earliest valid operation for the present commitment, and go on to the next commitment.
+
+        A commitment that was opened is never taken up again, or a chain could run in circles.
+        """
+        opened = self._opened[kind]
+        while self.state is not None and not self.state.deactivated:
+            present = _next_commitment(self.state, kind)
+            if present is None or present not in self._waiting[kind]:
+                return
+            for anchored in self._waiting[kind][present]:
+                following = apply(self.state, anchored, self._profile)
+                following_commitment = None if following is None else _next_commitment(following, kind)
+                if following is None or following_commitment == present or following_commitment in opened:
+                    continue
+                opened.add(present)
+                self._used.add(present)
+                self._advance(anchored, following, kind)
+                break
+            else:
+                return
+
+    def _advance(self, anchored: Anchored, state: DidState, kind: _Kind) -> None:
+        self.state = state if self._documents else msgspec.structs.replace(state, document={})
+        self._applied.add((anchored.number, anchored.index))
+        if kind == _RECOVERY:
+            self._opened[_UPDATE] = set()
+
+    def reason(self, operation: Operation) -> str:
+        """Why *operation* has no effect on the present state."""
+        if operation.type == OperationType.CREATE:
+            return "the DID was created before"
+        if self.state is None:
+            return "the DID is not created"
+        commitment, kind = commitment_of(operation.reveal_value), _kind(operation)
+        reasons = [
+            (not reveals_its_key(operation), "it is not signed by the key whose hash is its reveal value"),
+            (commitment in self._used, "its key was used before"),
+            (self.state.deactivated, "the DID is deactivated"),
+            (commitment != _next_commitment(self.state, kind), "its key is none that the DID waits for"),
+        ]
+        last = "its delta is not the signed one, or it commits to a key that was used before"
+        return next((text for holds, text in reasons if holds), last)
+
+
 def resolve(operations: Iterable[Anchored], profile: Profile = SIDETREE) -> DidState | None:
     """The state after all *operations* of one suffix under *profile*; None where no valid create is among them."""
-    ordered = sorted(operations, key=lambda anchored: (anchored.number, anchored.index))
-    state = _first_create(ordered)
-    if state is None:
-        return None
-    state = _follow(
-        state, _by_commitment(ordered, {OperationType.RECOVER, OperationType.DEACTIVATE}), _recovery, profile
-    )
-    if state.deactivated:
-        return state
-    return _follow(state, _by_commitment(ordered, {OperationType.UPDATE}), _update, profile)
+    return chain_of(operations, profile).state
+
+
+def chain_of(operations: Iterable[Anchored], profile: Profile = SIDETREE) -> Chain:
+    """The chain of all *operations* of one suffix, in whatever order they come."""
+    chain = Chain(profile)
+    for anchored in sorted(operations, key=lambda anchored: (anchored.number, anchored.index)):
+        chain.add(anchored)
+    return chain
 
 
 def apply(state: DidState | None, anchored: Anchored, profile: Profile = SIDETREE) -> DidState | None:
-    """*state* after one more operation; None where the operation is not valid for that state.
-
-    A DID's chain may be followed one operation at a time with this, as long as they come in ledger order.
-    """
+    """*state* after one more operation; None where the operation is not valid for that state."""
     operation = anchored.operation
     if operation.type == OperationType.CREATE:
         return _create(anchored) if state is None else None
-    if state is None or not reveals_its_key(operation):
+    if state is None or commitment_of(operation.reveal_value) != _next_commitment(state, _kind(operation)):
         return None
-    expected = state.update_commitment if operation.type == OperationType.UPDATE else state.recovery_commitment
-    if commitment_of(operation.reveal_value) != expected:
+    if not reveals_its_key(operation):
         return None
     if operation.type == OperationType.UPDATE and profile.reference:
         state = msgspec.structs.replace(state, document=_copied(state.document))
     return _APPLIERS[operation.type](state, anchored)
 
 
-_Commitment = Callable[[DidState], str | None]
+_Kind = str
+_RECOVERY: Final[_Kind] = "recovery"
+_UPDATE: Final[_Kind] = "update"
 
 
-def _recovery(state: DidState) -> str | None:
-    return state.recovery_commitment
+def _kind(operation: Operation) -> _Kind:
+    return _UPDATE if operation.type == OperationType.UPDATE else _RECOVERY
 
 
-def _update(state: DidState) -> str | None:
-    return state.update_commitment
-
-
-def _first_create(ordered: Sequence[Anchored]) -> DidState | None:
-    for anchored in ordered:
-        if anchored.operation.type == OperationType.CREATE:
-            return _create(anchored)
-    return None
-
-
-def _by_commitment(ordered: Sequence[Anchored], kinds: set[OperationType]) -> Mapping[str, list[Anchored]]:
-    """The operations that open each commitment, earliest first."""
-    found: dict[str, list[Anchored]] = {}
-    for anchored in ordered:
-        if anchored.operation.type in kinds:
-            found.setdefault(commitment_of(anchored.operation.reveal_value), []).append(anchored)
-    return found
-
-
-def _follow(
-    state: DidState, candidates: Mapping[str, list[Anchored]], commitment: _Commitment, profile: Profile
-) -> DidState:
-    """Apply the earliest valid operation for the present commitment, and go on to the next commitment.
-
-    A commitment that was opened is never taken up again, or a chain could run in circles.
-    """
-    opened = set[str]()
-    while (present := commitment(state)) is not None and present in candidates:
-        opened.add(present)
-        following = _first_valid(state, candidates[present], commitment, opened, profile)
-        if following is None or following.deactivated:
-            return following or state
-        state = following
-    return state
-
-
-def _first_valid(
-    state: DidState, candidates: Iterable[Anchored], commitment: _Commitment, opened: set[str], profile: Profile
-) -> DidState | None:
-    for anchored in candidates:
-        following = apply(state, anchored, profile)
-        if following is not None and commitment(following) not in opened:
-            return following
-    return None
+def _next_commitment(state: DidState, kind: _Kind) -> str | None:
+    return state.update_commitment if kind == _UPDATE else state.recovery_commitment
 
 
 def _copied(value: Any) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 from millstream.anchoring.sidetree.encoding import canonical, decode, encode
 from millstream.anchoring.sidetree.errors import RequestError
 from millstream.anchoring.sidetree.javascript import decode_base64
-from millstream.anchoring.sidetree.keys import PrivateKey, algorithm_of, verifier
+from millstream.anchoring.sidetree.keys import PrivateKey, algorithm_of, low_s, verifier
 from millstream.anchoring.sidetree.profile import Profile
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json
 
@@ -21,6 +21,15 @@ class Signed(msgspec.Struct, frozen=True):
     text: str
     algorithm: str
     payload: Mapping[str, Any]
+
+    @property
+    def normalized(self) -> str:
+        """The JWS with its signature in the one spelling that stands for all others of the same signature.
+
+        Anybody can write an ECDSA signature with the other S, and base64url with other bits behind its end.
+        """
+        message, _, signature = self.text.rpartition(".")
+        return f"{message}.{encode(low_s(self.algorithm, decode_base64(signature)))}"
 
     def holds_under(self, jwk: Mapping[str, Any]) -> bool:
         """Whether the signature is one of *jwk* (checked by :func:`~millstream.anchoring.sidetree.keys.check_key`)."""

@@ -49,7 +49,8 @@ class Resolution(msgspec.Struct, frozen=True):
 
 
 class OperationRow(msgspec.Struct, frozen=True):
-    """Where an operation stands; ``accepted_at`` in microseconds."""
+    """Where an operation stands; ``accepted_at`` in microseconds. ``effect`` is what an observed one did to its DID:
+    ``applied`` or ``no effect``, for the ``reason``."""
 
     id: str
     suffix: str
@@ -60,6 +61,7 @@ class OperationRow(msgspec.Struct, frozen=True):
     anchor: int | None
     index: int | None
     reason: str | None
+    effect: str | None
 
 
 class Following(msgspec.Struct, frozen=True):

@@ -1,0 +1,57 @@
+"""The chains of commitments of DIDs as they were observed, kept up to date as the ledger grows."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from millstream.anchoring.registry.history import History
+from millstream.anchoring.sidetree import Chain
+
+MOST_OPERATIONS: Final = 20_000
+"""How many operations the chains that are kept may have together; some 3 kB each."""
+
+
+class _Kept:
+    """A chain, and the place of the last operation that was added to it."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.last = (-1, -1)
+        self.operations = 0
+
+
+class Chains:
+    """The chains of the DIDs in *history*, without their documents. Those last used are kept. Thread-safe."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._operations = 0
+        self._lock = threading.Lock()
+
+    def of(self, suffixes: Sequence[str]) -> Mapping[str, Chain]:
+        """The chains of *suffixes* after all that was observed; empty ones for DIDs that were not."""
+        with self._lock:
+            kept = {suffix: self._kept.get(suffix) or _Kept(self._history.empty_chain()) for suffix in suffixes}
+            behind = min((entry.last[0] for entry in kept.values()), default=-1)
+            for suffix, anchored in self._history.anchored(list(kept), after=behind):
+                entry = kept[suffix]
+                if (anchored.number, anchored.index) > entry.last:
+                    entry.chain.add(anchored)
+                    entry.last = (anchored.number, anchored.index)
+                    entry.operations += 1
+            self._keep(kept)
+            return {suffix: entry.chain for suffix, entry in kept.items()}
+
+    def _keep(self, used: Mapping[str, _Kept]) -> None:
+        for suffix, entry in used.items():
+            if entry.operations:
+                self._kept[suffix] = entry
+                self._kept.move_to_end(suffix)
+        self._operations = sum(entry.operations for entry in self._kept.values())
+        while self._operations > MOST_OPERATIONS:
+            _, dropped = self._kept.popitem(last=False)
+            self._operations -= dropped.operations

@@ -1,0 +1,160 @@
+"""Which operations may still have an effect on their DID: the others are refused at the door, or at the cut.
+
+Anybody can sign an operation on any DID with a key of their own. Taken and anchored it would do nothing, and the
+owner's operations would wait behind it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from millstream.anchoring.registry.chains import Chains
+from millstream.anchoring.registry.operation_store import OperationStore
+from millstream.anchoring.sidetree import Chain, Operation, OperationType
+from millstream.anchoring.sidetree.encoding import commitment_of
+from millstream.anchoring.sidetree.operations import revive
+
+MOST_HELD: Final = 5
+"""How many operations on one DID may be under way whose key is not known here."""
+
+_REMEMBERED: Final = 50_000
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why an operation is not taken: a ``code`` for programs, a ``text`` for people.
+
+    With ``may_change`` it may be taken after what this registry has not seen yet.
+    """
+
+    code: str
+    text: str
+    may_change: bool = False
+
+
+class _Links(msgspec.Struct, frozen=True):
+    """The commitments that an operation opens and makes. ``update`` says of which kind the opened one is."""
+
+    update: bool
+    opens: str | None
+    next_update: str | None
+    next_recovery: str | None
+
+
+class _Waiting:
+    """What is open of one DID: the commitments that may be opened, and how many operations are on their way."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        state = chain.state
+        self.known = state is not None
+        self._updates = {state.update_commitment} if state else set[str | None]()
+        self._recoveries = {state.recovery_commitment} if state else set[str | None]()
+        self.open = self.held = 0
+
+    def opens(self, links: _Links) -> bool:
+        """Whether the operation opens a commitment that was observed, or one that an open operation makes."""
+        return links.opens in (self._updates if links.update else self._recoveries)
+
+    def add(self, links: _Links) -> None:
+        """One more operation is on its way."""
+        self.open += 1
+        if links.opens is not None and not self.opens(links):
+            self.held += 1
+            return
+        self.known = True
+        self._updates.add(links.next_update)
+        self._recoveries.add(links.next_recovery)
+
+    @property
+    def is_deactivated(self) -> bool:
+        return self._chain.state is not None and self._chain.state.deactivated
+
+    @property
+    def is_created(self) -> bool:
+        return self._chain.state is not None
+
+
+class Eligibility:
+    """Judges operations by the *chains* of what was observed, and by what is open in *store*.
+
+    *is_ahead* says whether the ledger has entries that were not observed yet: then an operation whose key is not known
+    may be the next one for a state that this registry has not seen, and is held until its batch is cut. No more than
+    *most_open* operations on one DID may be under way.
+    """
+
+    def __init__(
+        self, chains: Chains, store: OperationStore, is_ahead: Callable[[], bool], *, most_open: int = 1_000
+    ) -> None:
+        self._chains = chains
+        self._store = store
+        self._is_ahead = is_ahead
+        self._most_open = most_open
+        self._remembered: OrderedDict[str, _Links] = OrderedDict()
+
+    def refusals(self, operations: Sequence[Operation]) -> Sequence[Refusal | None]:
+        """Why each of *operations*, one after the other, is not taken; None where it is. Not thread-safe."""
+        waiting = self._waiting(list(dict.fromkeys(operation.suffix for operation in operations)))
+        found = list[Refusal | None]()
+        ahead: bool | None = None
+        for operation in operations:
+            of_did, links = waiting[operation.suffix], _links_of(operation)
+            refusal = _refusal(operation, of_did, links)
+            if refusal is not None and refusal.may_change and of_did.held < MOST_HELD:
+                ahead = self._is_ahead() if ahead is None else ahead
+                refusal = None if ahead else refusal
+            if refusal is None and of_did.open >= self._most_open:
+                refusal = Refusal("too_many_open", f"{of_did.open:,} operations on this DID wait to be anchored")
+            if refusal is None:
+                of_did.add(links)
+            found.append(refusal)
+        return found
+
+    def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
+        """Why each of *operations*, the first open ones of their DIDs, would have no effect now; None where it has."""
+        chains = self._chains.of([operation.suffix for operation in operations])
+        return [_verdict(operation, chains[operation.suffix]) for operation in operations]
+
+    def _waiting(self, suffixes: Sequence[str]) -> Mapping[str, _Waiting]:
+        found = {suffix: _Waiting(chain) for suffix, chain in self._chains.of(suffixes).items()}
+        rows = self._store.open_ids(suffixes)
+        unknown = [name for _, name in rows if name not in self._remembered]
+        for name, suffix, request in self._store.requests(unknown):
+            self._remembered[name] = _links_of(revive(request, suffix))
+        for suffix, name in rows:
+            if name in self._remembered:
+                found[suffix].add(self._remembered[name])
+        while len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return found
+
+
+def _refusal(operation: Operation, waiting: _Waiting, links: _Links) -> Refusal | None:
+    if waiting.is_deactivated:
+        return Refusal("not_applicable", "the DID is deactivated, and that is final")
+    if operation.type == OperationType.CREATE:
+        return Refusal("not_applicable", "the DID was created before") if waiting.is_created else None
+    if waiting.opens(links):
+        return None
+    if not waiting.known:
+        return Refusal("not_applicable", "the DID is not known here: create it first", may_change=True)
+    text = "its key is none that the DID waits for: it was used before, or never belonged to it"
+    return Refusal("not_applicable", text, may_change=True)
+
+
+def _verdict(operation: Operation, chain: Chain) -> str | None:
+    if operation.type == OperationType.CREATE:
+        return None if chain.state is None else "the DID was created before"
+    return None if chain.opens(operation) else chain.reason(operation)
+
+
+def _links_of(operation: Operation) -> _Links:
+    update = operation.type == OperationType.UPDATE
+    if operation.type == OperationType.CREATE:
+        opens, recovery = None, (operation.suffix_data or {}).get("recoveryCommitment")
+    else:
+        opens, recovery = commitment_of(operation.reveal_value), operation.payload.get("recoveryCommitment")
+    return _Links(update, opens, (operation.delta or {}).get("updateCommitment"), recovery)
