@@ -1,0 +1,69 @@
+"""What our chains say an operation did, against the reference implementation, which reads the ledger step by step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from reference.implementation import Files, ReferenceImplementation
+
+from millstream.anchoring.sidetree import SIDETREE, Anchored, Operation, chain_of, write_batch
+from millstream.testing.dids import Person, add_service
+from suite.sizes import sized
+
+PEOPLE = sized(quick=8, ci=40, long=400)
+
+
+def history(pick: random.Random, name: str) -> Sequence[Operation]:
+    """Operations on one DID as a ledger may hold them: with replays, foreign and used keys, gaps and reorderings."""
+    owner, twin, stranger = Person(name), Person(name), Person(f"stranger of {name}")
+    stranger.suffix = owner.suffix
+    made = [owner.create]
+    for _ in range(pick.randint(1, 8)):
+        kind = pick.choice(["update", "update", "update", "recover", "deactivate", "replay", "used key", "stranger"])
+        if kind == "replay":
+            made.append(pick.choice(made))
+        elif kind == "used key":
+            made.append(twin.update([add_service("twin")]))
+        elif kind == "stranger":
+            made.append(pick.choice([stranger.update, stranger.recover, stranger.deactivate])())
+        else:
+            made.append(getattr(owner, kind)())
+    if pick.random() < 0.2:
+        made.remove(pick.choice(made))
+    if pick.random() < 0.4:
+        first, second = pick.randrange(max(len(made), 1)), pick.randrange(max(len(made), 1))
+        made[first], made[second] = made[second], made[first]
+    return made
+
+
+def steps(reference: ReferenceImplementation, suffix: str, operations: Sequence[Operation]) -> list[Any]:
+    """What the DID resolves to before the first and after each of *operations*, anchored one by one."""
+    reference.forget()
+    found: list[Any] = [None]
+    for number, operation in enumerate(operations, 1):
+        batch = write_batch([operation], SIDETREE)
+        assert reference.read({number: Files(batch.anchor, [file.data for file in batch.files])}) == [True]
+        found += reference.resolve([f"did:sidetree:{suffix}"])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_effect_is_confirmed_by_the_reference(reference: ReferenceImplementation, seed: int) -> None:
+    """An operation that is applied at its anchor changes the DID there; one that never is changes nothing anywhere."""
+    pick, applied, without = random.Random(seed), 0, 0
+    for name in range(PEOPLE):
+        operations = history(pick, f"{seed}/{name}")
+        suffix = Person(f"{seed}/{name}").suffix
+        ledger = [Anchored(number, 0, operation) for number, operation in enumerate(operations, 1)]
+        chain = chain_of(ledger)
+        states = steps(reference, suffix, operations)
+        for place, anchored in enumerate(ledger):
+            at_its_anchor = chain_of(ledger[: place + 1]).effect(anchored).applied
+            assert at_its_anchor == (states[place] != states[place + 1]), (name, place)
+        useful = [each.operation for each in ledger if chain.effect(each).applied]
+        applied, without = applied + len(useful), without + len(ledger) - len(useful)
+        assert steps(reference, suffix, useful)[-1] == states[-1], "those without an effect can be left out"
+    assert applied > PEOPLE and without > PEOPLE / 2
