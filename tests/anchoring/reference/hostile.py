@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,9 @@ def changed(files: Files, pick: random.Random) -> Files:
         name = pick.choice(list(texts))
         texts[name] = _changed_text(texts[name], pick)
         packed[name] = b""
-    return _renamed(files.anchor, texts, packed, pick)
+    count, _, uri = files.anchor.partition(".")
+    anchor = f"{pick.choice([count, count, count, str(int(count) + 1), '1'])}.{uri}"
+    return _renamed(anchor, texts, packed, lambda text: _packed(text, pick))
 
 
 def _changed_text(text: str, pick: random.Random) -> str:
@@ -86,22 +88,26 @@ def _changed_jws(text: str, pick: random.Random) -> str:
     return text[:at] + pick.choice("AQgwB-_.=+/é") + text[at + pick.choice([0, 1, 1]) :]
 
 
-def _renamed(anchor: str, texts: dict[str, str], packed: dict[str, bytes], pick: random.Random) -> Files:
-    """The files of *texts*, with the names inside them in step: a file that is named is packed before who names it."""
+def renamed(anchor: str, texts: dict[str, str]) -> Files:
+    """The files of *texts*, by their old names, with the names inside them in step."""
+    return _renamed(anchor, texts, dict.fromkeys(texts, b""), lambda text: gzip.compress(text, mtime=0))
+
+
+def _renamed(anchor: str, texts: dict[str, str], packed: dict[str, bytes], pack: Callable[[bytes], bytes]) -> Files:
+    """A file that is named is packed before the one that names it; *packed* has those that need not be packed anew."""
     names = dict[str, str]()
 
-    def pack(name: str) -> str:
-        if name not in names:
-            names[name] = name
-            text = _CID.sub(lambda found: pack(found[0]) if found[0] in texts else found[0], texts[name])
-            if text != texts[name] or not packed[name]:
-                packed[name] = _packed(text.encode("utf-8", "surrogatepass"), pick)
-            names[name] = cid_of(packed[name])
-        return names[name]
+    def name_of(old: str) -> str:
+        if old not in names:
+            names[old] = old
+            text = _CID.sub(lambda found: name_of(found[0]) if found[0] in texts else found[0], texts[old])
+            if text != texts[old] or not packed[old]:
+                packed[old] = pack(text.encode("utf-8", "surrogatepass"))
+            names[old] = cid_of(packed[old])
+        return names[old]
 
     count, _, uri = anchor.partition(".")
-    anchor = f"{pick.choice([count, count, count, str(int(count) + 1), '1'])}.{pack(uri)}"
-    return Files(anchor, [packed[name] for name in texts])
+    return Files(f"{count}.{name_of(uri)}", [packed[name] for name in texts])
 
 
 def _packed(text: bytes, pick: random.Random) -> bytes:

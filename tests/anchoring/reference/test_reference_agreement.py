@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from reference.histories import Histories, batches
-from reference.hostile import changed
+from reference.hostile import changed, renamed
 from reference.implementation import Files, ReferenceImplementation
 
 from millstream.anchoring.sidetree import (
@@ -28,6 +29,7 @@ from millstream.anchoring.sidetree import (
 from millstream.anchoring.sidetree.encoding import canonical, encode
 from millstream.anchoring.sidetree.javascript import stringify
 from millstream.core.cid import CidError, cid_of
+from millstream.testing.dids import Person
 from suite.sizes import sized
 
 BATCHES = sized(quick=20, ci=100, long=1000)
@@ -162,3 +164,31 @@ def test_hostile_files_are_judged_as_the_reference_judges_them(reference: Refere
     differing = [did for did, other in answered if mine[did] != other]
     assert differing == []
     assert len(answered) > len(dids) * 0.9
+
+
+@pytest.mark.parametrize("delta", [{"patches": [{"action": "replace", "document": None}]}, {"n": 1e21}])
+def test_where_the_reference_throws_the_batch_keeps_what_needs_no_delta(
+    reference: ReferenceImplementation, delta: dict[str, Any]
+) -> None:
+    """It reads such a batch again and again, and always finds the same: recoveries and deactivations alone."""
+    people = [Person(f"thrown{n}") for n in range(4)]
+    first = write_batch([person.create for person in people[1:]], SIDETREE)
+    second = write_batch([people[0].create, people[1].update(), people[2].recover(), people[3].deactivate()], SIDETREE)
+    texts = {cid_of(file.data): gzip.decompress(file.data).decode() for file in second.files}
+    (chunk,) = (name for name, text in texts.items() if "deltas" in text)
+    bad = json.loads(texts[chunk])
+    bad["deltas"][0] = {"updateCommitment": bad["deltas"][0]["updateCommitment"], **delta}
+    texts[chunk] = json.dumps(bad)
+    written = {
+        1: Files(first.anchor, [file.data for file in first.files]),
+        2: renamed(second.anchor, texts),
+    }
+    ours, done = read_by_both(reference, written)
+    assert done == [True, False]
+    dids = [f"did:sidetree:{person.suffix}" for person in people]
+    answers = reference.resolve(dids)
+    assert ours.resolve(dids) == answers
+    assert [answer is not None for answer in answers] == [False, True, True, True]
+    assert "service" in answers[1]["didDocument"], "the update is passed over"
+    assert "service" not in answers[2]["didDocument"], "the recovery counts, and has an empty document"
+    assert answers[3]["didDocumentMetadata"]["deactivated"]
