@@ -119,7 +119,7 @@ def test_a_file_that_no_place_has_is_an_error_that_names_them_all(web: Any) -> N
     cid = cid_of(DATA)
     web.answers[f"/lies/{cid}"] = b"something else"
     cas = FallbackCas([open_place(f"{web.url}/{name}") for name in ("lacks", "lies")])
-    with pytest.raises(CasUnavailableError) as error:
+    with pytest.raises(CasNotFoundError) as error:
         cas.get(cid, 100)
     assert cid in str(error.value) and "/lacks: not there" in str(error.value)
     assert "/lies: it has other bytes under that name" in str(error.value)
@@ -134,7 +134,7 @@ def test_a_file_that_really_is_too_large_is_the_fault_of_who_anchored_it(web: An
     with pytest.raises(CasTooLargeError):
         FallbackCas([open_place(f"{web.url}/ipfs")]).get(cid, 1_000)
     web.answers[f"/ipfs/{cid}"] = LARGE + b"and more"
-    with pytest.raises(CasUnavailableError, match="more than the file may have"):
+    with pytest.raises(CasNotFoundError, match="more than the file may have"):
         FallbackCas([open_place(f"{web.url}/ipfs")]).get(cid, 1_000)
 
 
@@ -142,7 +142,7 @@ def test_a_file_without_end_is_given_up(web: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "MOST_BYTES", 500_000)
     cid = cid_of(LARGE + LARGE)
     web.answers[f"/ipfs/{cid}"] = LARGE + LARGE
-    with pytest.raises(CasUnavailableError):
+    with pytest.raises(CasNotFoundError):
         FallbackCas([open_place(f"{web.url}/ipfs")]).get(cid, 1_000)
 
 

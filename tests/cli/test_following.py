@@ -142,7 +142,8 @@ def test_a_ledger_file_and_a_folder_of_files_make_a_registry(
     assert json.loads(capsys.readouterr().out)["didDocument"]["id"] == stranger.dids[0]
     assert observe(us, "--ledger", stranger.ledger.as_uri(), "--cas", stranger.cas.as_uri(), "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
-        "behind": 0, "chain": True, "entries": 0, "faults": 0, "operations": 0, "position": 4, "refusals": {},
+        "behind": 0, "chain": True, "entries": 0, "faults": 0, "operations": 0, "position": 4,
+        "refusals": {}, "waiting": 0,
     }  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def test_a_plain_list_says_what_could_not_be_verified(
     assert re.search("entry 2 of the ledger .* rewritten", capsys.readouterr().err)
 
 
-def test_a_file_that_is_missing_everywhere_ends_the_command_and_is_named(
+def test_a_file_that_is_missing_everywhere_is_named_and_read_again(
     stranger: Stranger, tmp_path: Path, gateway: Gateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stranger.write(3, capsys)
@@ -174,12 +175,12 @@ def test_a_file_that_is_missing_everywhere_ends_the_command_and_is_named(
     assert observe(us, "--ledger", stranger.ledger, "--cas", gateway.url, "--cas", tmp_path / "empty", "--json") == 1
     said = capsys.readouterr()
     found = json.loads(said.out)
-    assert (found["position"], found["behind"], found["refusals"]) == (1, 2, {gateway.url: 1})
+    assert (found["position"], found["behind"], found["waiting"], found["refusals"]) == (3, 0, 1, {gateway.url: 1})
     assert f"anchor 2 cannot be read: no place has the file {cid} now" in said.err
     assert "it has other bytes under that name" in said.err
     assert run(["anchor", "status", "--data", str(us)]) == 0
     said = capsys.readouterr()
-    assert "1 observed, 2 to come" in said.out and cid in said.out
+    assert "3 observed, 0 to come" in said.out and cid in said.out
     assert observe(us, "--ledger", stranger.ledger, "--cas", gateway.url, "--cas", stranger.cas) == 0
     assert_same(stranger, us)
 

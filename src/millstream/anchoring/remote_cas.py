@@ -133,8 +133,8 @@ class FallbackCas:
     def get(self, cid: str, limit: int) -> bytes:
         """See :class:`~millstream.anchoring.cas.CasReader`.
 
-        Raises :class:`CasNotFoundError` where every place answers and none has the file, :class:`CasTooLargeError` only
-        for one that was compared with its name, and :class:`CasUnavailableError` otherwise; all places are named.
+        Raises :class:`CasNotFoundError` where every place answers and none gives the file, :class:`CasTooLargeError`
+        only for one that was compared with its name, and :class:`CasUnavailableError` otherwise; all are named.
         """
         form_of(cid)
         refusals = list[Refusal]()
@@ -203,8 +203,8 @@ def folder_of(text: str) -> Path:
 
 def _missing(cid: str, refusals: Sequence[Refusal]) -> CasError:
     reasons = "; ".join(f"{refusal.place}: {reason_of(refusal.error)}" for refusal in refusals)
-    absent = all(isinstance(refusal.error, CasNotFoundError) for refusal in refusals)
-    kind = CasNotFoundError if absent else CasUnavailableError
+    answered = not any(isinstance(refusal.error, CasUnavailableError) for refusal in refusals)
+    kind = CasNotFoundError if answered else CasUnavailableError
     return kind(f"no place has the file {cid} now ({reasons})")
 
 

@@ -127,6 +127,7 @@ def _figures(node: Node) -> dict[str, Any]:
         "registry": {
             "ledger_entries": last.number if last else 0,
             "observed": _observed(node, registry=True),
+            "waiting_for_files": registry.history.postponed_count(),
             "instances": len(registry.instances.known()),
         },
         "batches": msgspec.structs.asdict(journal.totals()),

@@ -64,7 +64,8 @@ def observe(
     folder, or a storage provider.
 
     Nothing is written where ledger and files come from. Each entry is recorded whole or not at all: after whatever
-    end the same command goes on with the next one. A file that no place has ends the command (exit code 1).
+    end the same command goes on with the next one. An entry whose files no place has is passed over, and read again by
+    the same command (exit code 1 until it is there).
     """
     changed = _followed(settings.registry, ledger, cas, profile, method, interval)
     if changed.follow.ledger:
@@ -104,7 +105,7 @@ def follow_until(
     while not stopping():
         text = ""
         try:
-            follower.catch_up(stopping)
+            follower.catch_up(stopping, patient=True)
         except MillstreamError as error:
             if isinstance(error, LedgerError | FollowError) and not error.transient and not patient:
                 raise
@@ -155,6 +156,8 @@ def following(node: Node) -> Iterator[None]:
 
 
 def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: bool) -> None:
+    from millstream.anchoring.errors import ObservationBlockedError
+
     stop = stop_on_signals()
     speaker = _Speaker(_say, node.clock)
     follower = node.follower(told=speaker.recorded, refused=speaker.refused)
@@ -167,6 +170,9 @@ def _follow(node: Node, settings: FollowSettings, *, as_json: bool, forever: boo
             follower.catch_up(stop)
     finally:
         _print_total(follower.total, speaker.refusals, as_json=as_json)
+    waiting = follower.history.postponed(limit=1)
+    if waiting and not forever:
+        raise ObservationBlockedError(follower.waiting_for(waiting[0]))
 
 
 def print_follow_state(state: FollowState) -> None:
@@ -241,9 +247,10 @@ def _print_total(total: Followed, refusals: Counter[str], *, as_json: bool) -> N
         print_json({**msgspec.structs.asdict(total), "refusals": dict(refusals)})
         return
     behind = f", {total.behind:,} to come" if total.behind else ""
+    waiting = f", {total.waiting:,} wait for their files" if total.waiting else ""
     print(
         f"{total.entries:,} new entries with {total.operations:,} operations, {total.faults:,} with a fault; the "
-        f"registry stands at entry {total.position:,}{behind}"
+        f"registry stands at entry {total.position:,}{behind}{waiting}"
     )
     for place, count in refusals.items():
         print(f"{place} failed to give {count:,} files")

@@ -33,7 +33,7 @@ def _anchoring(survey: Survey) -> Iterator[Fault]:
         text = f"{survey.head.number - survey.position:,} anchors were not read back yet"
         yield Fault("observer-behind", WARN, text, "`millstream anchor observe` reads them", "/anchors")
     if survey.following and survey.following.error:
-        text = f"the ledger {survey.following.ledger} cannot be followed beyond entry {survey.following.position:,}"
+        text = f"the ledger {survey.following.ledger} is not whole here, at entry {survey.following.position:,}"
         yield Fault("following", BAD, text, survey.following.error[:300], "/system")
 
 

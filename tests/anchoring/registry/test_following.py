@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from millstream.anchoring import MemoryCas, MemoryLedger
-from millstream.anchoring.errors import LedgerError, ObservationBlockedError
+from millstream.anchoring.errors import CasUnavailableError, LedgerError, ObservationBlockedError
 from millstream.anchoring.ledger import LedgerEntry, encode_entry
 from millstream.anchoring.ledger_source import FileLedger
 from millstream.anchoring.registry import (
@@ -242,17 +242,17 @@ def test_a_broken_entry_keeps_those_before_it(source: Source, target: Target) ->
     same(source, target)
 
 
-def test_a_file_that_no_place_has_stops_at_its_entry_until_it_is_there(source: Source, target: Target) -> None:
+def test_an_entry_whose_file_no_place_has_is_passed_over_until_it_is_there(source: Source, target: Target) -> None:
     source.write(5)
     cid = list(source.ledger.entries())[2].anchor_string.partition(".")[2]
     data = source.cas.get(cid, 1_000_000)
     source.cas.overwrite(cid, None)
-    with pytest.raises(ObservationBlockedError, match=f"anchor 3 cannot be read: .*{cid}"):
-        target.follower(source).catch_up()
-    assert (target.state.position, target.state.behind) == (2, 3)
-    assert cid in (target.state.error or "")
+    done = target.follower(source).catch_up()
+    assert (done.entries, done.waiting) == (5, 1)
+    assert (target.state.position, target.state.behind) == (5, 0)
+    assert "anchor 3 cannot be read" in (target.state.error or "") and cid in (target.state.error or "")
     source.cas.put(data)
-    assert target.follower(source).catch_up().entries == 3
+    assert target.follower(source).catch_up().waiting == 0
     assert (target.state.position, target.state.behind, target.state.error) == (5, 0, None)
     same(source, target)
 
@@ -453,3 +453,26 @@ def test_hashlinks_of_orb_are_read_by_their_hashes(tmp_path: Path, target: Targe
     assert asked[0] == digest
     source.registry.close()
     source.engine.dispose()
+
+
+def test_a_place_that_never_answers_for_one_file_holds_nobody_up_for_long(source: Source, target: Target) -> None:
+    """As gateways of IPFS are, which answer with 504 for what nobody has."""
+    source.write(3)
+    cid = list(source.ledger.entries())[1].anchor_string.partition(".")[2]
+    read = source.cas.get
+
+    class Gateway:
+        def get(self, asked: str, limit: int) -> bytes:
+            if asked == cid:
+                raise CasUnavailableError("504")
+            return read(asked, limit)
+
+    follower = target.follower(source, Gateway())
+    for _ in range(3):
+        with pytest.raises(ObservationBlockedError):
+            follower.catch_up(patient=True)
+        assert target.state.position == 1
+    assert follower.catch_up(patient=True).waiting == 1
+    assert target.state.position == 3
+    target.follower(source).catch_up()
+    same(source, target)

@@ -8,10 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream.anchoring.errors import AnchoringError, CasUnavailableError, LedgerError, ObservationBlockedError
+from millstream.anchoring.errors import (
+    AnchoringError,
+    CasNotFoundError,
+    CasUnavailableError,
+    LedgerError,
+    ObservationBlockedError,
+)
 from millstream.anchoring.registry import OperationState, RegistryError, Version, Versions
 from millstream.anchoring.registry.filling import that_fit, write_what_fits
-from millstream.anchoring.sidetree import SIDETREE, BatchTooLargeError, Operation, resolve
+from millstream.anchoring.sidetree import SIDETREE, BatchTooLargeError, Operation, resolve, write_batch
 from millstream.core.cid import CidForm, form_of
 from millstream.testing.dids import Person, add_service
 
@@ -277,7 +283,7 @@ def test_an_anchor_of_nonsense_is_recorded_and_passed_over(sqlite_fleet: Any, su
     assert registry.history.anchor(2).fault is None
 
 
-def test_a_file_that_cannot_be_had_stops_the_observer_until_it_is_back(sqlite_fleet: Any, submit: Submit) -> None:
+def test_an_entry_whose_file_is_nowhere_is_read_when_it_is_back(sqlite_fleet: Any, submit: Submit) -> None:
     registry = sqlite_fleet.instance()
     submit(registry, *creates(1))
     registry.queue.claim(10)
@@ -288,10 +294,69 @@ def test_a_file_that_cannot_be_had_stops_the_observer_until_it_is_back(sqlite_fl
     files = {cid: sqlite_fleet.files.get(cid, 10_000) for cid in sqlite_fleet.files.cids()}
     for cid, data in files.items():
         sqlite_fleet.files.overwrite(cid, None)
-        with pytest.raises(ObservationBlockedError, match="anchor 1"):
-            other.observer.observe()
+        assert (other.observer.observe(), other.history.postponed_count()) == (1, 1)
+        assert "anchor 1 cannot be read" in other.history.anchor(1).fault
+        assert other.observer.read_postponed(due=False) == 0
         sqlite_fleet.files.put(data)
-    assert other.observer.observe() == 1
+        assert other.observer.read_postponed() == 0, "it waits for its turn"
+        sqlite_fleet.clock.advance(60)
+        assert (other.observer.read_postponed(), other.history.postponed_count()) == (1, 0)
+        assert (other.history.anchor(1).fault, other.history.anchor(1).operations) == (None, 1)
+        for table in ("registry_anchors", "registry_history", "registry_pending_anchors"):
+            sqlite_fleet.sql(f"DELETE FROM {table}")
+
+
+def test_storage_that_does_not_answer_stops_the_observer(sqlite_fleet: Any, submit: Submit) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(1))
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    sqlite_fleet.sql("DELETE FROM registry_anchors")
+    sqlite_fleet.sql("DELETE FROM registry_history")
+
+    def unavailable(cid: str, limit: int) -> bytes:
+        raise CasUnavailableError("no answer")
+
+    sqlite_fleet.cas.get = unavailable
+    with pytest.raises(ObservationBlockedError, match="anchor 1"):
+        sqlite_fleet.instance("other").observer.observe()
+
+
+def test_a_strangers_anchor_without_files_holds_nobody_up(sqlite_fleet: Any, submit: Submit) -> None:
+    registry, ada = sqlite_fleet.instance(), Person("ada")
+    absent = write_batch([Person("absent").create], registry.versions.latest.profile)
+    sqlite_fleet.ledger.append(absent.anchor)
+    submit(registry, ada.create)
+    registry.queue.claim(10)
+    registry.writer.cut(force=True)
+    assert registry.history.state(ada.suffix) is not None
+    assert registry.history.postponed_count() == 1
+    for file in absent.files:
+        sqlite_fleet.files.put(file.data)
+    sqlite_fleet.clock.advance(60)
+    registry.tasks.run_due()
+    assert registry.history.state(Person("absent").suffix) is not None
+
+
+def test_files_that_are_lost_between_the_anchor_and_its_observation_are_written_again(
+    sqlite_fleet: Any, submit: Submit
+) -> None:
+    registry = sqlite_fleet.instance()
+    submit(registry, *creates(1))
+    registry.queue.claim(10)
+    read = sqlite_fleet.cas.get
+
+    def lost(cid: str, limit: int) -> bytes:
+        raise CasNotFoundError(f"there is no file {cid}")
+
+    sqlite_fleet.cas.get = lost
+    with pytest.raises(ObservationBlockedError, match="not in storage"):
+        registry.writer.cut(force=True)
+    assert sqlite_fleet.counts == {"anchored": 1}
+    sqlite_fleet.cas.get = read
+    registry.writer.cut(force=True)
+    assert sqlite_fleet.counts == {"observed": 1}
+    assert len(list(sqlite_fleet.ledger.entries())) == 1
 
 
 def test_a_ledger_that_was_rewritten_is_noticed(sqlite_fleet: Any, submit: Submit) -> None:

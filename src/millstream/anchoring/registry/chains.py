@@ -30,11 +30,15 @@ class Chains:
         self._history = history
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._operations = 0
+        self._late = 0
         self._lock = threading.Lock()
 
     def of(self, suffixes: Sequence[str]) -> Mapping[str, Chain]:
         """The chains of *suffixes* after all that was observed; empty ones for DIDs that were not."""
         with self._lock:
+            late = self._history.postponed_count(resolved=True)
+            if late != self._late:  # something was put before what is kept
+                self._kept, self._late = OrderedDict(), late
             kept = {suffix: self._kept.get(suffix) or _Kept(self._history.empty_chain()) for suffix in suffixes}
             behind = min((entry.last[0] for entry in kept.values()), default=-1)
             for suffix, anchored in self._history.anchored(list(kept), after=behind):

@@ -12,14 +12,14 @@ import msgspec
 import sqlalchemy as sa
 
 from millstream.anchoring.cas import CasReader
-from millstream.anchoring.errors import LedgerError
+from millstream.anchoring.errors import CasError, LedgerError, ObservationBlockedError
 from millstream.anchoring.ledger import LedgerEntry
 from millstream.anchoring.ledger_source import LedgerSource
 from millstream.anchoring.registry import follow_state
 from millstream.anchoring.registry import tables as t
 from millstream.anchoring.registry.database import RegistryDatabase
 from millstream.anchoring.registry.history import AnchorRecord, History
-from millstream.anchoring.registry.operation_observer import observe_operations
+from millstream.anchoring.registry.operation_observer import NOWHERE, observe_operations, read_postponed
 from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.registry.versions import Versions
 from millstream.core.errors import MillstreamError
@@ -27,13 +27,17 @@ from millstream.core.errors import MillstreamError
 SAVE_SECONDS = 5.0
 """How often, at most, a long run notes how far it is."""
 
+PATIENCE = 3
+"""How often an entry is read while no place answers for its files, before it is passed over."""
+
 _CHUNK = 5_000
 
 
 class Followed(msgspec.Struct, frozen=True):
     """What was read: ``entries`` with their ``operations``, and how many of the entries have a fault.
 
-    ``position`` is the last entry that is recorded, ``behind`` how many come after it, and ``chain`` whether the
+    ``position`` is the last entry that is recorded, ``behind`` how many come after it, ``waiting`` how many before it
+    wait for files that nobody has, and ``chain`` whether the
     ledger's entries are sealed by hashes (None where nothing was read).
     """
 
@@ -42,6 +46,7 @@ class Followed(msgspec.Struct, frozen=True):
     faults: int = 0
     position: int = 0
     behind: int = 0
+    waiting: int = 0
     chain: bool | None = None
 
 
@@ -66,6 +71,7 @@ class Follower:
         self._saved_at = database.clock.monotonic()
         self._claimed = False
         self._reached = 0
+        self._blocked = (0, 0)
         self.total = Followed(position=self.history.position()[0])
 
     def begin(self) -> None:
@@ -85,22 +91,34 @@ class Follower:
         self._database.write(lambda connection, _now: follow_state.begin(connection, *names, claim=claim))
         self._claimed = claim
 
-    def catch_up(self, stopping: Callable[[], bool] = lambda: False) -> Followed:
+    def catch_up(self, stopping: Callable[[], bool] = lambda: False, *, patient: bool = False) -> Followed:
         """Record all entries that are new, until *stopping*; what was done now.
 
-        Raises :class:`~millstream.anchoring.ObservationBlockedError` at an entry whose files no place has, and
-        :class:`LedgerError` where the ledger does not continue what was observed; all entries before that are kept.
+        An entry whose files no place has is passed over, and read again with the next call, or with *patient* after a
+        pause that grows. Raises :class:`~millstream.anchoring.ObservationBlockedError` where no place answers, or the
+        first entry cannot be read, and :class:`LedgerError` where the ledger does not continue what was observed; all
+        entries before that are kept.
         """
         before = self.total
         self.begin()
         try:
+            read_postponed(self.history, self._cas, self._versions, due=patient)
             self._read(stopping)
         except MillstreamError as error:
             self._save(str(error))
             raise
-        self._save(None)
+        waiting = self.history.postponed()
+        self.total = msgspec.structs.replace(self.total, waiting=self.history.postponed_count())
+        self._save(self.waiting_for(waiting[0]) if waiting else None)
         done = {name: getattr(self.total, name) - getattr(before, name) for name in ("entries", "operations", "faults")}
         return msgspec.structs.replace(self.total, **done)
+
+    def waiting_for(self, entry: LedgerEntry) -> str:
+        """Why *entry*, which was passed over, was not read, and how many such entries there are."""
+        record = self.history.anchor(entry.number)
+        count = self.total.waiting
+        more = f", and {count - 1:,} more entries wait for their files" if count > 1 else ""
+        return f"{record.fault if record else entry.number}{more}"
 
     def _read(self, stopping: Callable[[], bool]) -> None:
         position, last = self.history.position()
@@ -147,7 +165,14 @@ class Follower:
             )
 
     def _record(self, entry: LedgerEntry) -> None:
-        record = observe_operations(self.history, self._cas, self._versions, entry, judged=self._claim)
+        postpone = self._postponing(entry)
+        try:
+            record = observe_operations(
+                self.history, self._cas, self._versions, entry, postpone=postpone, judged=self._claim
+            )
+        except ObservationBlockedError:
+            self._blocked = entry.number, self._blocked[1] + 1 if self._blocked[0] == entry.number else 1
+            raise
         total = self.total
         self.total = msgspec.structs.replace(
             total,
@@ -160,6 +185,16 @@ class Follower:
         self._told(record)
         if self._database.clock.monotonic() - self._saved_at > SAVE_SECONDS:
             self._save(None)
+
+    def _postponing(self, entry: LedgerEntry) -> tuple[type[CasError], ...]:
+        """For which errors *entry* is passed over.
+
+        None while nothing was read: the places may be the wrong ones. After some attempts all: a gateway does not
+        answer for a file that nobody has.
+        """
+        if self.history.position()[0] == 0:
+            return ()
+        return (CasError,) if self._blocked >= (entry.number, PATIENCE) else NOWHERE
 
     def _note_rest(self) -> None:
         """How many entries are left; counting them must hide no error that came before."""

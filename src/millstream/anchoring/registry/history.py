@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,10 +28,13 @@ from millstream.anchoring.sidetree import (
 )
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import revive
+from millstream.core.clock import MICROSECONDS
 from millstream.core.sql import insert_rows
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
 _CHUNK = 5_000
+_pending = t.pending_anchors
+_FIRST_RETRY, _LAST_RETRY = 10 * MICROSECONDS, 3600 * MICROSECONDS
 
 
 class AnchorRecord(msgspec.Struct, frozen=True):
@@ -100,28 +103,89 @@ class History:
 
         False where another instance has recorded it already.
         """
-        operations = batch.operations if batch else ()
-        requests = [canonical(operation.request) for operation in operations]
-        found = [
-            (name, place)
-            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
-            for name in known_ids(operation, request)
-        ]
-        anchor = {"number": entry.number, "hash": entry.hash, "operations": len(operations), "fault": fault}
-        rows = [
-            (operation.suffix, entry.number, place, request)
-            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
-        ]
+        found = _Found(entry, batch, fault)
 
         def transaction(connection: sa.Connection, now: int) -> bool:
-            if connection.execute(sa.select(t.anchors.c.number).where(t.anchors.c.number == entry.number)).first():
+            if not _insert_anchor(connection, found.anchor):
                 return False
-            connection.execute(sa.insert(t.anchors), anchor)
-            if rows:
-                insert_rows(connection, t.history, ["suffix", "number", "place", "request"], rows)
-                self._store.observed(connection, now, entry.number, found)
+            self._insert_operations(connection, now, found)
             return True
 
+        return self._write_once(transaction)
+
+    def postpone(self, entry: LedgerEntry, reason: str) -> bool:
+        """The files of *entry* are nowhere now: it is passed over, and read again later.
+
+        False where another instance has recorded it already.
+        """
+        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": reason}
+
+        def transaction(connection: sa.Connection, now: int) -> bool:
+            if not _insert_anchor(connection, anchor):
+                return False
+            row = {"number": entry.number, "entry": msgspec.json.encode(entry), "tries": 0}
+            connection.execute(sa.insert(_pending).values(**row, next_at=now + _FIRST_RETRY))
+            return True
+
+        return self._write_once(transaction)
+
+    def record_late(self, entry: LedgerEntry, batch: ReadBatch | None, fault: str | None) -> bool:
+        """As :meth:`record`, for an entry that was postponed; False where another instance has recorded it."""
+        found = _Found(entry, batch, fault)
+        waiting = sa.and_(_pending.c.number == entry.number, _pending.c.resolved_at.is_(None))
+
+        def transaction(connection: sa.Connection, now: int) -> bool:
+            if not connection.execute(sa.update(_pending).where(waiting).values(resolved_at=now)).rowcount:
+                return False
+            connection.execute(sa.update(t.anchors).where(t.anchors.c.number == entry.number).values(found.anchor))
+            self._insert_operations(connection, now, found)
+            return True
+
+        return self._database.write(transaction)
+
+    def retry_later(self, number: int) -> None:
+        """The files of the postponed entry *number* are still nowhere."""
+
+        def transaction(connection: sa.Connection, now: int) -> None:
+            mine = _pending.c.number == number
+            tries = int(connection.scalar(sa.select(_pending.c.tries).where(mine)) or 0) + 1
+            delay = min(_FIRST_RETRY * 2 ** min(tries, 20), _LAST_RETRY)
+            connection.execute(sa.update(_pending).where(mine).values(tries=tries, next_at=now + delay))
+
+        self._database.write(transaction)
+
+    def postponed(self, *, due: bool = False, limit: int = 1_000) -> Sequence[LedgerEntry]:
+        """The entries whose files were nowhere yet; with *due* those that are to be tried again."""
+
+        def query(connection: sa.Connection, now: int) -> Sequence[LedgerEntry]:
+            chosen: sa.ColumnElement[bool] = _pending.c.resolved_at.is_(None)
+            if due:
+                chosen = sa.and_(chosen, _pending.c.next_at <= now)
+            rows = connection.execute(
+                sa.select(_pending.c.entry).where(chosen).order_by(_pending.c.number).limit(limit)
+            )
+            return [msgspec.json.decode(row.entry, type=LedgerEntry) for row in rows]
+
+        return self._database.read(query)
+
+    def is_postponed(self, number: int) -> bool:
+        """Whether the files of ledger entry *number* were nowhere yet."""
+        waiting = sa.and_(_pending.c.number == number, _pending.c.resolved_at.is_(None))
+        query = sa.select(_pending.c.number).where(waiting)
+        return self._database.read(lambda c, _now: c.execute(query).first() is not None)
+
+    def postponed_count(self, *, resolved: bool = False) -> int:
+        """How many entries wait for their files, or with *resolved* have got them late."""
+        kind = _pending.c.resolved_at.is_not(None) if resolved else _pending.c.resolved_at.is_(None)
+        query = sa.select(sa.func.count()).select_from(_pending).where(kind)
+        return int(self._database.read(lambda c, _now: c.scalar(query)) or 0)
+
+    def _insert_operations(self, connection: sa.Connection, now: int, found: _Found) -> None:
+        if found.rows:
+            insert_rows(connection, t.history, ["suffix", "number", "place", "request"], found.rows)
+            self._store.observed(connection, now, found.anchor["number"], found.ids)
+
+    def _write_once(self, transaction: Callable[[sa.Connection, int], bool]) -> bool:
         try:
             return self._database.write(transaction)
         except sa.exc.IntegrityError:  # both looked before either wrote
@@ -199,3 +263,35 @@ class History:
             return []
         accepted = self._store.unpublished(suffix, self._unpublished_for)
         return revived(accepted, self._versions.latest.profile, self._database.clock.now())
+
+
+class _Found:
+    """What the rows of an observed entry are."""
+
+    def __init__(self, entry: LedgerEntry, batch: ReadBatch | None, fault: str | None) -> None:
+        operations = batch.operations if batch else ()
+        self.anchor: dict[str, Any] = {
+            "number": entry.number,
+            "hash": entry.hash,
+            "operations": len(operations),
+            "fault": fault,
+        }
+        requests = [canonical(operation.request) for operation in operations]
+        self.rows = [
+            (operation.suffix, entry.number, place, request)
+            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
+        ]
+        self.ids = [
+            (name, place)
+            for place, (operation, request) in enumerate(zip(operations, requests, strict=True))
+            for name in known_ids(operation, request)
+        ]
+
+
+def _insert_anchor(connection: sa.Connection, anchor: Mapping[str, Any]) -> bool:
+    """Insert the row of an entry, where there is none yet."""
+    number = anchor["number"]
+    if connection.execute(sa.select(t.anchors.c.number).where(t.anchors.c.number == number)).first():
+        return False
+    connection.execute(sa.insert(t.anchors), anchor)
+    return True

@@ -6,11 +6,21 @@ import threading
 from collections.abc import Callable
 
 from millstream.anchoring.cas import CasReader
-from millstream.anchoring.errors import CasError, LedgerError, ObservationBlockedError
+from millstream.anchoring.errors import (
+    CasDamagedError,
+    CasError,
+    CasNotFoundError,
+    CasOverlongError,
+    LedgerError,
+    ObservationBlockedError,
+)
 from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
 from millstream.anchoring.registry.history import AnchorRecord, History
 from millstream.anchoring.registry.versions import Versions
 from millstream.anchoring.sidetree import BatchFileError, ReadBatch, read_batch
+
+NOWHERE = (CasNotFoundError, CasDamagedError, CasOverlongError)
+"""What storage says of a file that is not to be had, while it answers."""
 
 
 class OperationObserver:
@@ -26,8 +36,8 @@ class OperationObserver:
     def observe(self) -> int:
         """Read all entries that are new; how many there were.
 
-        Raises :class:`ObservationBlockedError` at an entry whose files cannot be had, and :class:`LedgerError` where
-        the ledger does not continue what was observed; all entries before that one are kept.
+        Raises :class:`ObservationBlockedError` at an entry while storage does not answer, and :class:`LedgerError`
+        where the ledger does not continue what was observed; all entries before that one are kept.
         """
         with self._observing:
             number, last = self.history.position()
@@ -42,6 +52,10 @@ class OperationObserver:
                 number, last, count = entry.number, entry.hash, count + 1
             return count
 
+    def read_postponed(self, *, due: bool = True) -> int:
+        """Read the entries again that nobody had the files of; how many have come."""
+        return read_postponed(self.history, self._cas, self._versions, due=due)
+
 
 def observe_operations(
     history: History,
@@ -49,31 +63,52 @@ def observe_operations(
     versions: Versions,
     entry: LedgerEntry,
     *,
+    postpone: tuple[type[CasError], ...] = NOWHERE,
     judged: Callable[[], object] = lambda: None,
 ) -> AnchorRecord:
     """Judge *entry* by all reader rules and record the verdict in *history*, which has all entries before it.
 
-    *judged* is called in between: everything was read, and nothing is recorded.
+    One whose files cannot be had for an error of the kinds *postpone* is passed over, and read again later: else
+    anybody who writes to the ledger could stop all who read it. *judged* is called in between: everything was read,
+    and nothing is recorded.
 
     Raises :class:`ObservationBlockedError` where its files cannot be had, and :class:`LedgerError` where another
     process has recorded another entry of this number meanwhile.
     """
-    batch, fault = _judged(cas, versions, entry)
-    judged()
-    if history.record(entry, batch, fault):
-        return AnchorRecord(entry.number, entry.hash, len(batch.operations) if batch else 0, fault)
+    try:
+        batch, fault = _judged(cas, versions, entry)
+    except CasError as error:
+        text = f"anchor {entry.number} cannot be read: {error}"
+        if not isinstance(error, postpone):
+            raise ObservationBlockedError(text) from error
+        recorded, made = history.postpone(entry, text), AnchorRecord(entry.number, entry.hash, 0, text)
+    else:
+        judged()
+        count = len(batch.operations) if batch else 0
+        recorded, made = history.record(entry, batch, fault), AnchorRecord(entry.number, entry.hash, count, fault)
+    if recorded:
+        return made
     found = history.anchor(entry.number)
     if found is None or found.hash != entry.hash:
         raise LedgerError(f"another process has recorded another ledger entry {entry.number}: two ledgers are read")
     return found
 
 
+def read_postponed(history: History, cas: CasReader, versions: Versions, *, due: bool = True) -> int:
+    """Read the postponed entries again whose turn it is, or all; how many were recorded."""
+    count = 0
+    for entry in history.postponed(due=due):
+        try:
+            count += history.record_late(entry, *_judged(cas, versions, entry))
+        except CasError:
+            history.retry_later(entry.number)
+    return count
+
+
 def _judged(cas: CasReader, versions: Versions, entry: LedgerEntry) -> tuple[ReadBatch | None, str | None]:
-    """The batch of *entry*, and what is wrong with it."""
+    """The batch of *entry*, and what is wrong with it. Raises :class:`CasError`."""
     try:
         batch = read_batch(entry.anchor_string, cas.get, versions.at(entry.time).profile, time=entry.time)
     except BatchFileError as error:
         return None, str(error)
-    except CasError as error:
-        raise ObservationBlockedError(f"anchor {entry.number} cannot be read: {error}") from error
     return batch, batch.fault

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.errors import AnchoringError
+from millstream.anchoring.errors import AnchoringError, ObservationBlockedError
 from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.registry.filling import that_fit, write_what_fits
 from millstream.anchoring.registry.operation_observer import OperationObserver
@@ -184,9 +184,19 @@ class OperationWriter:
         if cut.number is None:
             self._store.anchored(cut, entry.number)
         self._observer.observe()
+        self._read_again(entry)
         seen = self._observer.history.anchor(entry.number)
         self._store.close_cut(cut, seen.fault if seen else None)
         return entry
+
+    def _read_again(self, entry: LedgerEntry) -> None:
+        """Where the files of a cut were lost before it was observed: they were written again just now."""
+        history = self._observer.history
+        if not history.is_postponed(entry.number):
+            return
+        self._observer.read_postponed(due=False)
+        if history.is_postponed(entry.number):
+            raise ObservationBlockedError(f"anchor {entry.number} cannot be read: its files are not in storage")
 
     def _rewritten(self, cut: OpenCut) -> WrittenBatch:
         """The batch of *cut*, made again from its operations."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from millstream.anchoring.cas import Cas
-from millstream.anchoring.ledger import Ledger
+from millstream.anchoring.ledger import Ledger, LedgerEntry
 from millstream.anchoring.registry.acceptance import Acceptance
 from millstream.anchoring.registry.chains import Chains
 from millstream.anchoring.registry.database import RegistryDatabase
@@ -126,7 +126,7 @@ class Registry:
         while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
             pass
         self.writer.cut()
-        if self._is_ahead():  # another registry writes to the same ledger
+        if self._has_new(self.ledger.head()):  # another registry writes to the same ledger
             self.observer.observe()
 
     def close(self) -> None:
@@ -163,14 +163,18 @@ class Registry:
         return self.history.with_effects(self.store.statuses_of(suffix))
 
     def _is_ahead(self) -> bool:
-        """Whether the ledger has entries that were not observed yet."""
+        """Whether the ledger has entries that were not observed yet, or not read for want of their files."""
         head = self.ledger.head()
+        return self._has_new(head) or self.history.postponed_count() > 0
+
+    def _has_new(self, head: LedgerEntry | None) -> bool:
         return head is not None and head.number > self.history.position()[0]
 
     def _periodic(self) -> Sequence[PeriodicTask]:
         return [
             PeriodicTask("op-queue-monitor", self.settings.queue.monitor_interval, self.instances.bury_dead),
             PeriodicTask("data-expiry", self.settings.expiry_check_interval, self.store.expire),
+            PeriodicTask("postponed-anchors", self.settings.queue.monitor_interval, self.observer.read_postponed),
         ]
 
     def _keep(self) -> None:

@@ -79,6 +79,15 @@ anchors = sa.Table(
     sa.Column("operations", sa.Integer, nullable=False),
     sa.Column("fault", sa.Text),
 )
+pending_anchors = sa.Table(
+    "registry_pending_anchors",
+    metadata,
+    sa.Column("number", _number, primary_key=True, autoincrement=False),
+    sa.Column("entry", _blob(), nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    sa.Column("next_at", sa.BigInteger, nullable=False),
+    sa.Column("resolved_at", sa.BigInteger, index=True),
+)
 history = sa.Table(
     "registry_history",
     metadata,
@@ -101,4 +110,4 @@ following = sa.Table(
     sa.Column("error", sa.Text),
 )
 
-ALL = [operations, cuts, instances, tasks, anchors, history, following]
+ALL = [operations, cuts, instances, tasks, anchors, pending_anchors, history, following]
