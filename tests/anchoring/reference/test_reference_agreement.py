@@ -89,6 +89,16 @@ def read_by_both(reference: ReferenceImplementation, written: Mapping[int, Files
     return ours, reference.read(written)
 
 
+def written_by(reference: ReferenceImplementation, requests: Sequence[bytes]) -> Files | None:
+    """A batch of those of *requests* that the reference takes; None where it takes none."""
+    taken = dict[str, bytes]()
+    for request, verdict in zip(requests, reference.take(requests), strict=True):
+        if verdict == "ok":
+            value = json.loads(request)
+            taken.setdefault(value.get("didSuffix") or cid_of(canonical(value["suffixData"])), request)
+    return reference.write(taken.values()) if taken else None
+
+
 def assert_same(ours: Sequence[Any], theirs: Sequence[Any], dids: Sequence[str]) -> None:
     assert [did for did, mine, other in zip(dids, ours, theirs, strict=True) if mine != other] == []
     assert sum(answer is not None for answer in ours) > len(dids) / 2, "most identifiers resolve"
@@ -124,15 +134,9 @@ def test_we_read_what_the_reference_takes_and_writes(reference: ReferenceImpleme
     histories = Histories(seed, loose=True)
     written = dict[int, Files]()
     for requests in batches(histories, BATCHES, MOST):
-        verdicts = reference.take(requests)
-        taken = dict[str, bytes]()
-        for request, verdict in zip(requests, verdicts, strict=True):
-            if verdict == "ok":
-                value = json.loads(request)
-                suffix = value.get("didSuffix") or cid_of(canonical(value["suffixData"]))
-                taken.setdefault(suffix, request)
-        if taken:
-            written[len(written) + 1] = reference.write(taken.values())
+        files = written_by(reference, requests)
+        if files is not None:
+            written[len(written) + 1] = files
     ours, done = read_by_both(reference, written)
     assert (ours.faults, all(done)) == ({}, True), "no batch is void on either side"
     dids = dids_of(histories)
@@ -145,14 +149,8 @@ def test_hostile_files_are_judged_as_the_reference_judges_them(reference: Refere
     histories = Histories(seed, loose=True)
     written = dict[int, Files]()
     for requests in batches(histories, BATCHES, MOST):
-        verdicts = reference.take(requests)
-        taken = dict[str, bytes]()
-        for request, verdict in zip(requests, verdicts, strict=True):
-            if verdict == "ok":
-                value = json.loads(request)
-                taken.setdefault(value.get("didSuffix") or cid_of(canonical(value["suffixData"])), request)
-        if taken:
-            files = reference.write(taken.values())
+        files = written_by(reference, requests)
+        if files is not None:
             hostile = histories.random.random() < 0.7
             written[len(written) + 1] = changed(files, histories.random) if hostile else files
     ours, _ = read_by_both(reference, written)

@@ -64,6 +64,7 @@ TRICKS: dict[str, Callable[[], bytes]] = {
     "texts": lambda: gzip.compress(dense(b'"ab",')),
     "members": lambda: gzip.compress(b"{" + b",".join(b'"%d":0' % n for n in range(7_000)) + b"}"),
     "one number": lambda: gzip.compress(b'{"a":' + b"9" * (3 * LIMIT - 10) + b"}"),
+    "many members": lambda: gzip.compress(b"{", mtime=0) + gzip.compress(b"", mtime=0) * 990,
     "not gzip": lambda: bytes(1_000_000),
 }
 

@@ -39,6 +39,7 @@ _CREATE, _RECOVER, _DEACTIVATE, _UPDATE = (
     OperationType.UPDATE,
 )
 _MISSING = object()
+_FIRST_STEP = 512
 
 
 class _Reference(msgspec.Struct, frozen=True):
@@ -285,17 +286,25 @@ def _check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
 
 def _inflate(data: bytes, name: str, limit: int) -> bytes:
     """What *data* (GZIP, one member or more) unpacks to in Node.js, at most *limit* bytes."""
-    parts, rest = list[bytes](), data
+    unpacked, at = bytearray(), 0
     while True:
-        member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        at = _inflate_member(data, at, name, limit, unpacked)
+        if at == len(data) or data[at] == 0:  # zeros pad a file, anything else begins another member
+            return bytes(unpacked)
+
+
+def _inflate_member(data: bytes, at: int, name: str, limit: int, unpacked: bytearray) -> int:
+    """Unpack the member of *data* that begins *at*; where it ends. A file may have a great many of them."""
+    member, step = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), _FIRST_STEP
+    while not member.eof:
+        part = data[at : at + step]
+        if not part:
+            raise BatchFileError(f"the {name} is cut short")
         try:
-            parts.append(member.decompress(rest, limit + 1 - sum(map(len, parts))))
+            unpacked += member.decompress(part, limit + 1 - len(unpacked))
         except zlib.error as error:
             raise BatchFileError(f"the {name} is not GZIP: {error}") from error
-        if sum(map(len, parts)) > limit:
+        if len(unpacked) > limit:
             raise BatchFileError(f"the {name} unpacks to more than {limit:,} bytes")
-        if not member.eof:
-            raise BatchFileError(f"the {name} is cut short")
-        rest = member.unused_data
-        if not rest or rest[0] == 0:  # zeros pad a file, anything else begins another member
-            return b"".join(parts)
+        at, step = at + len(part), step * 2
+    return at - len(member.unused_data)
