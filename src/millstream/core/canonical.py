@@ -47,10 +47,10 @@ def canonical_decoded(value: Any) -> bytes:
     return canonical_json(value) if data is None else data
 
 
-def plain_json(value: Any) -> bytes | None:
+def plain_json(value: Any, *, any_depth: bool = False) -> bytes | None:
     """The canonical JSON of a decoded *value* without numbers and text beyond ASCII; None for all others.
 
-    What might be a number, a key beyond ASCII or nested too deeply counts as one of the others.
+    What might be a number, a key beyond ASCII or, unless *any_depth*, nested too deeply counts as one of the others.
     """
     try:
         data = _sorted.encode(value)
@@ -58,9 +58,9 @@ def plain_json(value: Any) -> bytes | None:
         return None
     shape = data.translate(_SHAPE)
     numbers = b":0" in shape or shape.startswith(b"0")
-    if data.isascii() and not numbers and data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
-        return data
-    return None
+    if numbers or not data.isascii():
+        return None
+    return data if any_depth or data.count(b"{") + data.count(b"[") <= MAX_DEPTH else None
 
 
 def parse_canonical(data: bytes) -> Any:

@@ -285,7 +285,7 @@ def _packed(data: bytes) -> bytes:
         (_packed(b"{}") + b"x", "goes on|cut short"),
         (_packed(b"{"), "not JSON"),
         (_packed(b"\xff"), "not JSON"),
-        (_packed(b"[" * 100_000), "not JSON|more than 500 levels"),
+        (_packed(b"[" * 100_000), "not JSON|more than 5000 levels"),
         (_packed(b"1"), "must be a JSON object"),
         (_packed(b"[]" + b" " * 3_000_000), "unpacks to more than"),
         (bytes(1_000_001), "more than 1,000,000 bytes"),

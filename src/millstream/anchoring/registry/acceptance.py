@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -18,8 +18,6 @@ from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import Operation, RequestError, parse_request
 from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import out_of_time, revive
-
-_decoder = msgspec.json.Decoder(dict[str, Any])
 
 COUNT_SECONDS = 1.0
 """How old the count of operations under way may be when back-pressure is judged."""
@@ -208,7 +206,9 @@ def check_request(data: bytes, version: Version) -> Submission:
 def _check(data: bytes, version: Version) -> tuple[Operation, Submission]:
     operation = parse_request(data, version.profile)
     request = canonical(operation.request)
-    return operation, Submission(operation_id(operation), operation.suffix, operation.type.value, request, version.name)
+    return operation, Submission(
+        operation_id(operation, request), operation.suffix, operation.type.value, request, version.name
+    )
 
 
 class _Checked(msgspec.Struct, frozen=True):

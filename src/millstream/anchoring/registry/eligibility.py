@@ -97,10 +97,14 @@ class Eligibility:
 
     def refusals(self, operations: Sequence[Operation]) -> Sequence[Refusal | None]:
         """Why each of *operations*, one after the other, is not taken; None where it is. Not thread-safe."""
-        waiting = self._waiting(list(dict.fromkeys(operation.suffix for operation in operations)))
+        asked = dict.fromkeys(each.suffix for each in operations if each.type != OperationType.CREATE)
+        waiting = self._waiting(list(asked)) if asked else {}
         found = list[Refusal | None]()
         ahead: bool | None = None
         for operation in operations:
+            if operation.suffix not in waiting:  # a create: whether it is the first one is decided at the cut
+                found.append(None)
+                continue
             of_did, links = waiting[operation.suffix], _links_of(operation)
             refusal = _refusal(operation, of_did, links)
             if refusal is not None and refusal.may_change and of_did.held < MOST_HELD:

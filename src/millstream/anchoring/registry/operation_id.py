@@ -8,16 +8,13 @@ from millstream.anchoring.sidetree import Operation
 from millstream.anchoring.sidetree.encoding import canonical, hash_bytes
 
 
-def operation_id(operation: Operation) -> str:
-    """The hash of the canonical request of *operation*, with its signature in normal form."""
-    request = operation.request
-    if operation.signed is not None:
-        request = {**request, "signedData": operation.signed.normalized}
-    return hash_bytes(canonical(request))
+def operation_id(operation: Operation, request: bytes) -> str:
+    """The hash of the canonical *request* of *operation*, with its signature in normal form."""
+    if operation.signed is None or operation.signed.normalized == operation.signed.text:
+        return hash_bytes(request)
+    return hash_bytes(canonical({**operation.request, "signedData": operation.signed.normalized}))
 
 
 def known_ids(operation: Operation, request: bytes) -> Sequence[str]:
     """The ids under which *operation* may be recorded; earlier releases hashed its canonical *request* as it is."""
-    if operation.signed is None or operation.signed.normalized == operation.signed.text:
-        return [hash_bytes(request)]
-    return [operation_id(operation), hash_bytes(request)]
+    return list(dict.fromkeys([operation_id(operation, request), hash_bytes(request)]))

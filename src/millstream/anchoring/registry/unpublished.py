@@ -25,6 +25,7 @@ from millstream.anchoring.sidetree import (
     apply,
     resolve,
 )
+from millstream.anchoring.sidetree.encoding import canonical
 from millstream.anchoring.sidetree.operations import out_of_time, revive
 
 _log = logging.getLogger(__name__)
@@ -66,7 +67,11 @@ def revived(queued: Sequence[QueuedOperation], profile: Profile, now: int) -> Se
 
 def without(anchored: Sequence[Anchored], unpublished: Sequence[Unpublished]) -> Sequence[Unpublished]:
     """Those of *unpublished* that are not among *anchored*: others may have been observed since they were read."""
-    known = {operation_id(each.operation) for each in anchored} if unpublished else set[str]()
+    known = (
+        {operation_id(each.operation, canonical(each.operation.request)) for each in anchored}
+        if unpublished
+        else set[str]()
+    )
     return [each for each in unpublished if each.queued.id not in known]
 
 

@@ -118,7 +118,8 @@ def _as_reference(text: str, suffix: str, profile: Profile) -> Operation | None:
         raise RequestError("did", "the long form of the DID holds no JSON") from error
     if not isinstance(value, dict) or encode(canonical(value)) != text:
         raise RequestError("did", "the long form of the DID is not in canonical form")
-    delta = reference_rules.check_delta(value.get("delta"), profile)
+    delta = value.get("delta")
+    reference_rules.check_delta(delta, profile)
     suffix_data = reference_rules.check_suffix_data(value.get("suffixData"))
     if hash_of(suffix_data) != suffix:
         raise RequestError("did", "the long form does not belong to the suffix of this DID")

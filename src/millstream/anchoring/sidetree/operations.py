@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from millstream.anchoring.sidetree import reference_rules
 from millstream.anchoring.sidetree.encoding import (
     bytes_hash_to,
     canonical,
@@ -161,7 +160,6 @@ def _sized_delta(value: object, profile: Profile) -> tuple[Object, bytes]:
     check_patches(value["patches"], profile)
     check_multihash(value["updateCommitment"], "updateCommitment of the delta")
     if profile.reference:
-        reference_rules.check_delta(value, profile)
         _refuse_unportable(value, data)
     return value, data
 

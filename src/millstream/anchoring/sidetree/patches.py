@@ -25,6 +25,7 @@ from millstream.anchoring.sidetree.profile import (
     REPLACE,
     Profile,
 )
+from millstream.anchoring.sidetree.uris import check_uri
 
 Document = dict[str, Any]
 
@@ -92,6 +93,8 @@ def _check_services(services: object) -> None:
         if not isinstance(service["type"], str) or utf16_length(service["type"]) > MAX_SERVICE_TYPE_LENGTH:
             raise _wrong(f"the type of a service is text of at most {MAX_SERVICE_TYPE_LENGTH} UTF-16 units")
         endpoint = service["serviceEndpoint"]
+        if isinstance(endpoint, str):
+            check_uri(endpoint)
         if not isinstance(endpoint, dict) and not (isinstance(endpoint, str) and _URI.fullmatch(endpoint)):
             raise _wrong("a serviceEndpoint is a URI or an object")
     _check_ids([service["id"] for service in _objects(services, "services")], unique=True)

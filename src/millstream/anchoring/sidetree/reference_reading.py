@@ -47,6 +47,13 @@ class _Reference(msgspec.Struct, frozen=True):
     reveal_value: str
 
 
+class _Delta(msgspec.Struct, frozen=True):
+    """A delta, and whether every parser reads it as it is written."""
+
+    value: Object
+    is_usual: bool
+
+
 class CoreFiles(msgspec.Struct, frozen=True):
     """What the core files hold: creates without deltas, recoveries and deactivations, and where the rest is.
 
@@ -152,12 +159,12 @@ class ReferenceReader:
             raise BatchFileError(f"the {PROVISIONAL_PROOF} has {len(proofs)} proofs for {len(updates)} updates")
         return _proven(_UPDATE, updates, proofs)
 
-    def _deltas(self, uri: str, count: int) -> Sequence[Object]:
+    def _deltas(self, uri: str, count: int) -> Sequence[_Delta]:
         file = self._object(uri, CHUNK, self._profile.max_chunk_bytes, {"deltas"})
         deltas = file.get("deltas")
         if not isinstance(deltas, list):
             raise BatchFileError(f"the {CHUNK} needs a list of deltas")
-        checked = [rules.check_delta(delta, self._profile) for delta in deltas]
+        checked = [_Delta(delta, reads_alike(rules.check_delta(delta, self._profile))) for delta in deltas]
         if len(checked) != count:
             raise BatchFileError(f"the {CHUNK} must have one delta for each of {count} operations")
         return checked
@@ -242,12 +249,17 @@ def _proven(
 
 
 def _with_deltas(
-    operations: Sequence[Operation | None], deltas: Sequence[Object], profile: Profile
+    operations: Sequence[Operation | None], deltas: Sequence[_Delta], profile: Profile
 ) -> list[Operation | None]:
     return [
-        None if operation is None else as_applied(msgspec.structs.replace(operation, delta=delta), profile)
+        operation and _with_delta(operation, delta, profile)
         for operation, delta in zip(operations, deltas, strict=True)
     ]
+
+
+def _with_delta(operation: Operation, delta: _Delta, profile: Profile) -> Operation | None:
+    whole = msgspec.structs.replace(operation, delta=delta.value)
+    return whole if delta.is_usual else as_applied(whole, profile)
 
 
 def as_applied(operation: Operation, profile: Profile) -> Operation | None:

@@ -8,12 +8,11 @@ judged by :mod:`~millstream.anchoring.sidetree.operations`, which asks for more.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, Final
 
-from millstream.anchoring.sidetree.encoding import canonical, is_base64url
+from millstream.anchoring.sidetree.encoding import canonical, is_base64url, is_multihash
 from millstream.anchoring.sidetree.errors import RequestError
 from millstream.anchoring.sidetree.javascript import decode_base64, utf16_length
 from millstream.anchoring.sidetree.model import OperationType
@@ -28,21 +27,13 @@ from millstream.anchoring.sidetree.profile import (
 )
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, decode_native
 from millstream.anchoring.sidetree.signatures import Signed
+from millstream.anchoring.sidetree.uris import check_uri
 
 Object = Mapping[str, Any]
 
 _SHA2_256: Final = 0x12
 _COORDINATE_LENGTH: Final = 43
 _FEW: Final = 4
-
-# uri-js 4.4: any text matches, and only the schemes below can be wrong.
-_URI = re.compile(
-    r"(?:([^:/?#]+):)?(?://((?:[^/?#@]*@)?(\[[^/?#\]]+\]|[^/?#:]*)(?::[0-9]*)?))?([^?#]*)(?:\?([^#]*))?(?:#.*)?",
-    re.DOTALL,
-)
-_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_ENCODED_UNRESERVED = re.compile(r"%(2[dDeE]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
-
 
 # The member with the key, those with hashes, and how many there are.
 _SIGNED: Final[Mapping[OperationType, tuple[str, Sequence[str], int]]] = {
@@ -80,6 +71,8 @@ def allow_members(value: object, allowed: Set[str], what: str) -> Object:
 
 def check_multihash(value: object, what: str) -> str:
     """*value*, which must be an encoded multihash that says SHA-256; its digest may have any length."""
+    if isinstance(value, str) and is_multihash(value):
+        return value
     if not isinstance(value, str) or not value or not is_base64url(value) or not _is_sha256(decode_base64(value)):
         raise RequestError("not_multihash", f"{what} must be a SHA-256 multihash in base64url, not {repr(value)[:60]}")
     return value
@@ -134,13 +127,15 @@ def check_signed(kind: OperationType, text: object, suffix: object, missing: obj
     return Signed(str(text), "ES256K", payload)
 
 
-def check_delta(value: object, profile: Profile) -> Object:
-    """*value*, which must be a delta of a size that is allowed. Raises :class:`RequestError`."""
+def check_delta(value: object, profile: Profile) -> bytes:
+    """The canonical JSON of *value*, which must be a delta of a size that is allowed. Raises :class:`RequestError`."""
     if value is None:
         raise RequestError("delta", "a delta must be an object")
-    if len(canonical(value)) > profile.max_delta_bytes:
+    data = canonical(value)
+    if len(data) > profile.max_delta_bytes:
         raise RequestError("delta_too_large", f"a delta has at most {profile.max_delta_bytes:,} bytes")
-    return check_delta_members(value, profile)
+    check_delta_members(value, profile)
+    return data
 
 
 def check_delta_members(value: object, profile: Profile) -> Object:
@@ -152,22 +147,6 @@ def check_delta_members(value: object, profile: Profile) -> Object:
         _check_patch(patch, profile)
     check_multihash(value.get("updateCommitment"), "updateCommitment of the delta")
     return value
-
-
-def check_uri(text: str) -> None:
-    """*text*, which must be what the library of the reference implementation takes for a URI reference.
-
-    Raises :class:`RequestError`.
-    """
-    found = _URI.match(text)
-    assert found is not None, "the pattern matches any text"
-    scheme, host, path, query = (found[1] or "").lower(), found[3] or "", found[4], found[5] or ""
-    if scheme in ("http", "https") and not host:
-        raise _wrong(f"the serviceEndpoint {text[:60]!r} names no host")
-    if scheme == "mailto":
-        _check_mailto(path, _decoded(query))
-    if scheme == "urn":
-        _check_urn(path)
 
 
 def _is_sha256(data: bytes) -> bool:
@@ -278,29 +257,6 @@ def _check_id(name: object) -> str:
     if not isinstance(name, str) or not name or utf16_length(name) > MAX_ID_LENGTH or not is_base64url(name):
         raise _wrong(f"{str(name)[:60]!r} is no id: 1 to {MAX_ID_LENGTH} characters of base64url")
     return name
-
-
-def _check_mailto(path: str, query: str) -> None:
-    addresses = path.split(",") if path else []
-    for field in query.split("&") if query else ():
-        name, equals, value = field.partition("=")
-        if name == "to":
-            addresses += value.split("=")[0].split(",") if equals else [""]
-    if not all("@" in address for address in addresses):
-        raise _wrong("a mailto: URI has an address without '@'")
-
-
-def _check_urn(path: str) -> None:
-    namespace, colon, name = _decoded(path).partition(":")
-    if not namespace or not colon:
-        raise _wrong("a urn: URI has a namespace and a name")
-    if namespace.lower() == "uuid" and _UUID.fullmatch(name) is None:
-        raise _wrong("a urn:uuid: URI names no UUID")
-
-
-def _decoded(text: str) -> str:
-    """*text* with the characters that need no percent-encoding decoded."""
-    return _ENCODED_UNRESERVED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def _list(value: object, name: str) -> list[Any]:
