@@ -191,3 +191,12 @@ def test_each_row_gets_its_own_value_and_all_the_same_change(books: sa.Connectio
     assert update_rows(books, place, key, [(7, 1)], change={}, only={"shelf": "read"}) == 0
     found = {row.id: (row.shelf, row.place) for row in books.execute(sa.select(BOOKS))}
     assert found[998] == ("read", 9_980) and found[999] == ("new", None) and found[2_000] == ("kept", None)
+
+
+def test_rows_are_put_into_statements_by_their_bytes_too() -> None:
+    from millstream.core.sql import _chunks
+
+    large, small = (b"x" * 3_000_000,), (b"y",)
+    assert [len(chunk) for chunk in _chunks([large, large, small, large])] == [1, 2, 1]
+    assert [len(chunk) for chunk in _chunks([small] * 900)] == [400, 400, 100]
+    assert list(_chunks([])) == []

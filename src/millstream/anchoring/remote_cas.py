@@ -115,7 +115,7 @@ class Refusal(msgspec.Struct, frozen=True):
 class FallbackCas:
     """The first of *places* that has a file gives it. Thread-safe. *told* hears of each place that did not.
 
-    One that does not answer is asked after all others for :data:`REST_SECONDS`.
+    One that does not answer, or sends something else, is asked after all others for :data:`REST_SECONDS`.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class FallbackCas:
         return sorted(self._places, key=lambda place: self._resting.get(place.name, now) > now)
 
     def _refused(self, refusal: Refusal) -> Refusal:
-        if isinstance(refusal.error, CasUnavailableError):
+        if not isinstance(refusal.error, CasNotFoundError):
             self._resting[refusal.place] = self._clock.monotonic() + REST_SECONDS
         self._told(refusal)
         return refusal

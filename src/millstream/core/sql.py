@@ -192,6 +192,7 @@ def insert_new(connection: sa.Connection, table: sa.Table) -> sa.Insert:
 
 
 _ROWS = 400  # SQLite takes 32,766 values a statement
+_BYTES = 4 << 20  # MariaDB takes 16 MiB a statement unless it is told otherwise
 _CASES = 100  # each row is compared with half of them
 _KNOWN_KEY = 1062  # the error of MariaDB and MySQL for a key that is there
 
@@ -226,7 +227,20 @@ def insert_rows(
         middle = len(chunk) // 2
         return insert(chunk[:middle]) + insert(chunk[middle:]) if middle else 0
 
-    return sum(insert(rows[start : start + _ROWS]) for start in range(0, len(rows), _ROWS))
+    return sum(insert(chunk) for chunk in _chunks(rows))
+
+
+def _chunks(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+    """*rows* in parts that fit into a statement, by their number and by their bytes."""
+    start = size = 0
+    for place, row in enumerate(rows):
+        length = sum(len(value) for value in row if isinstance(value, bytes | str))
+        if place - start == _ROWS or (place > start and size + length > _BYTES):
+            yield rows[start:place]
+            start, size = place, 0
+        size += length
+    if start < len(rows):
+        yield rows[start:]
 
 
 def update_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.anchoring import MemoryLedger
+from millstream.anchoring.errors import LedgerError
 from millstream.anchoring.registry import OperationState, Registry, RegistryDatabase
 from millstream.anchoring.registry.acceptance import check_request
 from millstream.anchoring.registry.chains import Chains
@@ -27,6 +29,7 @@ from millstream.anchoring.sidetree import (
     chain_of,
     parse_request,
     resolve,
+    update_request,
     write_batch,
 )
 from millstream.anchoring.sidetree.encoding import canonical, decode, encode
@@ -330,3 +333,123 @@ def test_chains_that_are_kept_are_those_of_the_whole_history(steps: list[tuple[i
 def test_a_ledger_of_no_entry_is_not_ahead(clock: VirtualClock, sqlite_fleet: Any) -> None:
     assert isinstance(sqlite_fleet.ledger, MemoryLedger)
     assert not sqlite_fleet.instance()._is_ahead()
+
+
+def again(person: Person, services: int) -> Operation:
+    """An update that commits to a key which was used before."""
+    key, used = person.update_key, Person("ada").update_key
+    delta_patches = [add_service(f"again{services}")]
+    request = update_request(person.suffix, delta_patches, key=key, next_update_key=used.public)
+    return parse_request(request, SIDETREE)
+
+
+def test_an_update_back_to_a_used_key_is_never_anchored(sqlite_fleet: Any, submit: Submit) -> None:
+    registry, ada = sqlite_fleet.instance(), Person("ada")
+    submit(registry, ada.create)
+    held = submit(registry, ada.update(), again(ada, 0))
+    for _ in range(3):
+        anchor(registry)
+    assert len(held) == 2 and registry.status(held[1]).state == OperationState.REJECTED  # type: ignore[union-attr]
+    assert codes(registry, *[again(ada, number) for number in range(1, 20)]) == ["not_applicable"] * 19
+    assert len(list(sqlite_fleet.ledger.entries())) == 2
+
+
+def test_what_was_rejected_is_taken_when_it_has_become_valid(
+    sqlite_fleet: Any, submit: Submit, elsewhere: Registry
+) -> None:
+    here, ada = sqlite_fleet.instance(), Person("ada")
+    first, second = ada.update(), ada.update()
+    submit(elsewhere, ada.create)
+    anchor(elsewhere)
+    (name,) = submit(here, second)  # held: this registry has read nothing yet
+    anchor(here)
+    assert here.status(name).state == OperationState.REJECTED  # type: ignore[union-attr]
+    assert codes(here, second) == ["not_applicable"], "it would be of no use still"
+    submit(elsewhere, first)
+    anchor(elsewhere)
+    here.work_once()
+    assert submit(here, second) == [name]
+    anchor(here)
+    status = here.status(name)
+    assert status is not None and (status.state, status.effect) == (OperationState.OBSERVED, "applied")
+
+
+def test_an_operation_that_is_observed_between_two_looks_refuses_no_other(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, ada = sqlite_fleet.instance(), Person("ada")
+    submit(registry, ada.create)
+    anchor(registry)
+    submit(registry, ada.update())
+    looked = registry.store.open_ids
+
+    def then_it_is_observed(suffixes: Any) -> Any:
+        found = looked(suffixes)
+        anchor(registry)
+        return found
+
+    monkeypatch.setattr(registry.store, "open_ids", then_it_is_observed)
+    assert codes(registry, ada.update()) == [None]
+
+
+def test_a_ledger_that_cannot_be_read_fails_nobody_at_the_door(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, ada = sqlite_fleet.instance(), Person("ada")
+    submit(registry, ada.create)
+    anchor(registry)
+
+    def unreadable() -> None:
+        raise LedgerError("no answer")
+
+    monkeypatch.setattr(sqlite_fleet.ledger, "head", unreadable)
+    assert codes(registry, Person("bob").create, stranger_on(ada).update()) == [None, None], "one is created, one held"
+
+
+def test_what_another_registry_has_anchored_is_not_anchored_again(
+    sqlite_fleet: Any, submit: Submit, elsewhere: Registry
+) -> None:
+    here, ada = sqlite_fleet.instance(), Person("ada")
+    submit(elsewhere, ada.create)
+    anchor(elsewhere)
+    here.work_once()
+    update = ada.update()
+    (name,) = submit(here, update)
+    submit(elsewhere, update)
+    anchor(elsewhere)
+    anchor(here)
+    status = here.status(name)
+    assert status is not None and (status.state, status.effect) == (OperationState.OBSERVED, "applied")
+    assert len(list(sqlite_fleet.ledger.entries())) == 2
+
+
+def test_what_a_stranger_writes_into_a_file_is_recorded_whatever_it_is(sqlite_fleet: Any) -> None:
+    registry = sqlite_fleet.instance()
+    bad = sqlite_fleet.files.put(gzip.compress(b'{"\\ud800":1}'))
+    sqlite_fleet.ledger.append(f"1.{bad}")
+    assert registry.observer.observe() == 1
+    assert "\\ud800" in registry.history.anchor(1).fault  # type: ignore[union-attr]
+
+
+def test_one_that_no_reader_would_take_does_not_spoil_the_batch(
+    sqlite_fleet: Any, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The door should have refused it; this is what stands behind the door."""
+    registry, ada, bob = sqlite_fleet.instance(), Person("ada"), Person("bob")
+    submit(registry, ada.create)
+    anchor(registry)
+    spoiled = ada.update()
+    assert spoiled.signed is not None
+    odd = encode(b'{"alg":"ES256K"}}')
+    text = ".".join([odd, *spoiled.signed.text.split(".")[1:]])
+    request = canonical_json({**spoiled.request, "signedData": text})
+    good = check_request(canonical_json(spoiled.request), registry.versions.latest)
+    registry.store.accept([msgspec.structs.replace(good, request=request)])
+    submit(registry, bob.create)
+    monkeypatch.setattr("millstream.anchoring.sidetree.operations.read_signed", lambda _: msgspec.structs.replace(
+        spoiled.signed, text=text))  # fmt: skip
+    anchor(registry)
+    status = registry.store.status(good.id)
+    assert status is not None and status.state == OperationState.REJECTED
+    assert "no reader would take it" in (status.reason or "")
+    assert registry.history.state(bob.suffix) is not None

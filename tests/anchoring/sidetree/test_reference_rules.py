@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import rfc8785
 from hypothesis import given
@@ -16,11 +17,15 @@ from hypothesis import strategies as st
 from millstream.anchoring.sidetree import (
     SIDETREE,
     Anchored,
+    Chain,
+    Operation,
+    OperationType,
     RequestError,
     parse_did,
     parse_request,
     resolution,
     resolve,
+    resolving,
 )
 from millstream.anchoring.sidetree.composing import update_request
 from millstream.anchoring.sidetree.encoding import canonical, encode, hash_of
@@ -28,6 +33,7 @@ from millstream.anchoring.sidetree.javascript import decode_base64, number_text,
 from millstream.anchoring.sidetree.operations import check_delta, revive
 from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, decode_native
+from millstream.anchoring.sidetree.reference_reading import as_applied
 from millstream.anchoring.sidetree.reference_rules import check_delta as check_read_delta
 from millstream.anchoring.sidetree.reference_rules import check_multihash
 from millstream.anchoring.sidetree.uris import check_uri
@@ -227,3 +233,66 @@ def test_a_long_form_is_read_as_the_reference_reads_it() -> None:
     assert answer is not None, "a delta that is not the signed one leaves an empty document"
     assert "service" not in answer["didDocument"]
     assert "updateCommitment" not in answer["didDocumentMetadata"]["method"]
+
+
+@pytest.mark.parametrize("header", [
+    b'{"alg":"ES256K"}}', b'{"alg":"ES256K"}]', '{"alg":"ES256K"}\u00a0'.encode(), b'{x"alg":"ES256K"}',
+    b'\x0b{"alg":"ES256K"}', b'{"\\u0061lg":"ES256K"}',
+])  # fmt: skip
+def test_a_header_that_readers_read_otherwise_is_refused_at_the_door(header: bytes) -> None:
+    person = Person("header")
+    request = dict(person.update().request)
+    _, payload, _ = request["signedData"].split(".")
+    message = f"{encode(header)}.{payload}"
+    key = Person("header").update_key
+    request["signedData"] = f"{message}.{encode(key.sign(message.encode()))}"
+    with pytest.raises(RequestError) as caught:
+        parse_request(canonical(request), SIDETREE)
+    assert caught.value.code == "signed_data_invalid"
+
+
+def test_numbers_of_very_many_digits_are_read_in_time_and_to_the_nearest_double() -> None:
+    many = b"1" * 300_000
+    assert math.isnan(decode_json(b"[" + many + b"F1]")[0])
+    assert decode_json(b"[" + many + b"]") == [float("inf")]
+    zeros = b"0" * 5_000
+    for text, value in [
+        (b"[0." + zeros + b"15e5001]", 1.5),
+        (b"[1.5" + zeros + b"]", 1.5),
+        (b"[9007199254740993" + b"." + zeros + b"1]", 9007199254740994.0),
+        (b"[9007199254740993" + b"." + zeros + b"]", 9007199254740992.0),
+    ]:
+        assert decode_json(text) == [value]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1.2.3"])
+def test_what_is_no_double_is_null_and_an_empty_object_after_an_update(number: str) -> None:
+    endpoint = f'{{"n":{number}}}'
+    text = json.dumps({"patches": [{"action": "add-services", "services": [{"id": "a", "type": "T"}]}]})
+    text = text.replace('"type": "T"', f'"type": "T", "serviceEndpoint": {endpoint}')
+    person = Person("no double")
+    commitment = json.dumps(person.create.delta["updateCommitment"])  # type: ignore[index]
+    delta = decode_json(f'{{"deltas":[{text[:-1]}, "updateCommitment": {commitment}}}]}}'.encode())["deltas"][0]
+    data = {**(person.create.suffix_data or {}), "deltaHash": hash_of(delta)}
+    create = as_applied(Operation(OperationType.CREATE, hash_of(data), delta, data), SIDETREE)
+    assert create is not None
+    state = resolve([Anchored(1, 0, create)])
+    assert state is not None and state.document["services"][0]["serviceEndpoint"] == {"n": None}
+
+
+def test_what_failed_for_a_commitment_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    person = Person("tried")
+    chain, checked = Chain(), list[Operation]()
+    chain.add(Anchored(0, 0, person.create))
+    update = person.update()
+    signed = update.signed
+    assert signed is not None
+    holds = resolving.reveals_its_key
+    monkeypatch.setattr(resolving, "reveals_its_key", lambda operation: checked.append(operation) or holds(operation))
+    for number in range(1, 50):
+        bad = signed.text[:-8] + f"{number:08d}"
+        forged = msgspec.structs.replace(update, signed=msgspec.structs.replace(signed, text=bad))
+        chain.add(Anchored(number, 0, forged))
+    chain.add(Anchored(50, 0, update))
+    assert len(checked) == 50
+    assert chain.effect(Anchored(50, 0, update)).applied

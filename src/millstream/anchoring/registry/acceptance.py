@@ -13,7 +13,7 @@ from millstream.anchoring.registry.eligibility import Refusal
 from millstream.anchoring.registry.errors import CrowdedError, QueueStoppedError
 from millstream.anchoring.registry.operation_id import operation_id
 from millstream.anchoring.registry.operation_store import OperationStore
-from millstream.anchoring.registry.states import OperationStatus, Submission
+from millstream.anchoring.registry.states import OperationState, OperationStatus, Submission
 from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import Operation, RequestError, parse_request
 from millstream.anchoring.sidetree.encoding import canonical
@@ -181,8 +181,9 @@ class Acceptance:
                 refusals[place] = refusal
         refused = [item.submission.id for item, refusal in zip(checked, refusals, strict=True) if refusal is not None]
         taken = self._store.statuses(refused) if refused else {}
+        still = {name for name, status in taken.items() if status.state != OperationState.REJECTED}
         return [
-            None if item.submission.id in taken else refusal for item, refusal in zip(checked, refusals, strict=True)
+            None if item.submission.id in still else refusal for item, refusal in zip(checked, refusals, strict=True)
         ]
 
     def _refuse_crowd(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from millstream.anchoring.registry.history import History
-from millstream.anchoring.sidetree import Chain
+from millstream.anchoring.sidetree import Anchored, Chain
 
 MOST_OPERATIONS: Final = 20_000
 """How many operations the chains that are kept may have together; some 3 kB each."""
@@ -22,6 +22,15 @@ class _Kept:
         self.last = (-1, -1)
         self.operations = 0
 
+    def add(self, anchored: Anchored) -> None:
+        """Add the operation, if it comes behind the last one. One of a great many bytes counts as many."""
+        if (anchored.number, anchored.index) <= self.last:
+            return
+        self.chain.add(anchored)
+        self.last = (anchored.number, anchored.index)
+        signed = anchored.operation.signed
+        self.operations += 1 + (len(signed.text) // 3_000 if signed else 0)
+
 
 class Chains:
     """The chains of the DIDs in *history*, without their documents. Those last used are kept. Thread-safe."""
@@ -29,6 +38,7 @@ class Chains:
     def __init__(self, history: History) -> None:
         self._history = history
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._sizes: dict[str, int] = {}
         self._operations = 0
         self._late = 0
         self._lock = threading.Lock()
@@ -38,24 +48,25 @@ class Chains:
         with self._lock:
             late = self._history.postponed_count(resolved=True)
             if late != self._late:  # something was put before what is kept
-                self._kept, self._late = OrderedDict(), late
+                self._kept, self._sizes, self._operations, self._late = OrderedDict(), {}, 0, late
             kept = {suffix: self._kept.get(suffix) or _Kept(self._history.empty_chain()) for suffix in suffixes}
-            behind = min((entry.last[0] for entry in kept.values()), default=-1)
-            for suffix, anchored in self._history.anchored(list(kept), after=behind):
-                entry = kept[suffix]
-                if (anchored.number, anchored.index) > entry.last:
-                    entry.chain.add(anchored)
-                    entry.last = (anchored.number, anchored.index)
-                    entry.operations += 1
+            fresh = [suffix for suffix, entry in kept.items() if not entry.operations]
+            older = [suffix for suffix, entry in kept.items() if entry.operations]
+            behind = min((kept[suffix].last[0] for suffix in older), default=-1)
+            for asked, after in ((fresh, -1), (older, behind)):
+                for suffix, anchored in self._history.anchored(asked, after=after):
+                    kept[suffix].add(anchored)
             self._keep(kept)
             return {suffix: entry.chain for suffix, entry in kept.items()}
 
     def _keep(self, used: Mapping[str, _Kept]) -> None:
         for suffix, entry in used.items():
+            self._operations -= self._sizes.pop(suffix, 0)
+            self._kept.pop(suffix, None)
             if entry.operations:
                 self._kept[suffix] = entry
-                self._kept.move_to_end(suffix)
-        self._operations = sum(entry.operations for entry in self._kept.values())
+                self._sizes[suffix] = entry.operations
+                self._operations += entry.operations
         while self._operations > MOST_OPERATIONS:
-            _, dropped = self._kept.popitem(last=False)
-            self._operations -= dropped.operations
+            suffix, _ = self._kept.popitem(last=False)
+            self._operations -= self._sizes.pop(suffix)

@@ -17,6 +17,7 @@ from millstream.anchoring.registry.operation_store import OperationStore
 from millstream.anchoring.sidetree import Chain, Operation, OperationType
 from millstream.anchoring.sidetree.encoding import commitment_of
 from millstream.anchoring.sidetree.operations import revive
+from millstream.core.errors import MillstreamError
 
 MOST_HELD: Final = 5
 """How many operations on one DID may be under way whose key is not known here."""
@@ -57,10 +58,14 @@ class _Waiting:
 
     def opens(self, links: _Links) -> bool:
         """Whether the operation opens a commitment that was observed, or one that an open operation makes."""
-        return links.opens in (self._updates if links.update else self._recoveries)
+        made = links.next_update if links.update else links.next_recovery
+        opened = links.opens in (self._updates if links.update else self._recoveries)
+        return opened and made != links.opens and not self._chain.was_opened(made)
 
     def add(self, links: _Links) -> None:
-        """One more operation is on its way."""
+        """One more operation is on its way, or was observed just now."""
+        if links.opens is not None and self._chain.was_opened(links.opens):
+            return
         self.open += 1
         if links.opens is not None and not self.opens(links):
             self.held += 1
@@ -108,7 +113,7 @@ class Eligibility:
             of_did, links = waiting[operation.suffix], _links_of(operation)
             refusal = _refusal(operation, of_did, links)
             if refusal is not None and refusal.may_change and of_did.held < MOST_HELD:
-                ahead = self._is_ahead() if ahead is None else ahead
+                ahead = self._may_be_ahead() if ahead is None else ahead
                 refusal = None if ahead else refusal
             if refusal is None and of_did.open >= self._most_open:
                 refusal = Refusal("too_many_open", f"{of_did.open:,} operations on this DID wait to be anchored")
@@ -117,14 +122,20 @@ class Eligibility:
             found.append(refusal)
         return found
 
+    def _may_be_ahead(self) -> bool:
+        try:
+            return self._is_ahead()
+        except MillstreamError:  # of a ledger that cannot be read nobody knows
+            return True
+
     def verdicts(self, operations: Sequence[Operation]) -> Sequence[str | None]:
         """Why each of *operations*, the first open ones of their DIDs, would have no effect now; None where it has."""
         chains = self._chains.of([operation.suffix for operation in operations])
         return [_verdict(operation, chains[operation.suffix]) for operation in operations]
 
     def _waiting(self, suffixes: Sequence[str]) -> Mapping[str, _Waiting]:
+        rows = self._store.open_ids(suffixes)  # read first: what is observed meanwhile is in one of the two
         found = {suffix: _Waiting(chain) for suffix, chain in self._chains.of(suffixes).items()}
-        rows = self._store.open_ids(suffixes)
         unknown = [name for _, name in rows if name not in self._remembered]
         for name, suffix, request in self._store.requests(unknown):
             self._remembered[name] = _links_of(revive(request, suffix))
@@ -150,9 +161,7 @@ def _refusal(operation: Operation, waiting: _Waiting, links: _Links) -> Refusal 
 
 
 def _verdict(operation: Operation, chain: Chain) -> str | None:
-    if operation.type == OperationType.CREATE:
-        return None if chain.state is None else "the DID was created before"
-    return None if chain.opens(operation) else chain.reason(operation)
+    return None if chain.takes(operation) else chain.reason(operation)
 
 
 def _links_of(operation: Operation) -> _Links:

@@ -104,8 +104,8 @@ class Follower:
         try:
             read_postponed(self.history, self._cas, self._versions, due=patient)
             self._read(stopping)
-        except MillstreamError as error:
-            self._save(str(error))
+        except Exception as error:
+            self._save(str(error) if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}")
             raise
         waiting = self.history.postponed()
         self.total = msgspec.structs.replace(self.total, waiting=self.history.postponed_count())

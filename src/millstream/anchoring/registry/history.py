@@ -118,7 +118,7 @@ class History:
 
         False where another instance has recorded it already.
         """
-        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": reason}
+        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": _storable(reason)}
 
         def transaction(connection: sa.Connection, now: int) -> bool:
             if not _insert_anchor(connection, anchor):
@@ -217,7 +217,7 @@ class History:
                 continue
             if status.suffix not in chains:
                 operations = self.operations(status.suffix)
-                chain = chain_of(operations, self._versions.latest.profile)
+                chain = chain_of(operations, self._versions.latest.profile, documents=False)
                 chains[status.suffix] = chain, {(each.number, each.index): each for each in operations}
             chain, places = chains[status.suffix]
             effect = chain.effect(places[status.anchor, status.index])
@@ -265,6 +265,11 @@ class History:
         return revived(accepted, self._versions.latest.profile, self._database.clock.now())
 
 
+def _storable(text: str | None) -> str | None:
+    """*text*, which may quote what a stranger has written, as every database takes it."""
+    return text and text[:2_000].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class _Found:
     """What the rows of an observed entry are."""
 
@@ -274,7 +279,7 @@ class _Found:
             "number": entry.number,
             "hash": entry.hash,
             "operations": len(operations),
-            "fault": fault,
+            "fault": _storable(fault),
         }
         requests = [canonical(operation.request) for operation in operations]
         self.rows = [

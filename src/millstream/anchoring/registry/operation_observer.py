@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -19,8 +20,15 @@ from millstream.anchoring.registry.history import AnchorRecord, History
 from millstream.anchoring.registry.versions import Versions
 from millstream.anchoring.sidetree import BatchFileError, ReadBatch, read_batch
 
-NOWHERE = (CasNotFoundError, CasDamagedError, CasOverlongError)
-"""What storage says of a file that is not to be had, while it answers."""
+_log = logging.getLogger(__name__)
+
+
+class UnreadableAnchorError(CasError):
+    """The files of an anchor led to an error that is no verdict."""
+
+
+NOWHERE = (CasNotFoundError, CasDamagedError, CasOverlongError, UnreadableAnchorError)
+"""Why an anchor cannot be read now, though storage answers."""
 
 
 class OperationObserver:
@@ -111,4 +119,9 @@ def _judged(cas: CasReader, versions: Versions, entry: LedgerEntry) -> tuple[Rea
         batch = read_batch(entry.anchor_string, cas.get, versions.at(entry.time).profile, time=entry.time)
     except BatchFileError as error:
         return None, str(error)
+    except CasError:
+        raise
+    except Exception as error:  # a fault of ours must not stop everybody at a stranger's file
+        _log.exception("anchor %d could not be judged", entry.number)
+        raise UnreadableAnchorError(f"it could not be judged: {type(error).__name__}: {error}") from error
     return batch, batch.fault

@@ -48,6 +48,8 @@ class OperationStore:
     def accept(self, submissions: Sequence[Submission]) -> Sequence[OperationStatus]:
         """Take *submissions*, all or none, durably; one that is known already stays as it is. Statuses, in order.
 
+        One that was rejected is taken anew: it is judged before it comes here, and what was wrong may be right by now.
+
         Raises :class:`~millstream.anchoring.registry.ReadOnlyError` where this registry follows another one.
         """
 
@@ -56,7 +58,10 @@ class OperationStore:
             fresh = {s.id: OperationStatus(s.id, s.suffix, s.type, OperationState.ACCEPTED, now) for s in submissions}
             rows = [_row(submission, now) for submission in {s.id: s for s in submissions}.values()]
             if insert_rows(connection, _ops, _ACCEPTED, rows) < len(rows):
-                fresh |= _statuses(connection, _ops.c.id, list(fresh))  # some were known
+                known = _statuses(connection, _ops.c.id, list(fresh))
+                rejected = [name for name, status in known.items() if status.state == OperationState.REJECTED]
+                _take_again(connection, rejected, now)
+                fresh |= {name: status for name, status in known.items() if name not in rejected}
             return [fresh[submission.id] for submission in submissions]
 
         return self.database.write(transaction)
@@ -326,6 +331,13 @@ def _row(submission: Submission, now: int) -> Sequence[Any]:
 def _retried(now: int, delay: float) -> dict[str, Any]:
     available = now + int(delay * 1_000_000)
     return {"state": OperationState.ACCEPTED, "instance": None, "available_at": available}
+
+
+def _take_again(connection: sa.Connection, operations: Sequence[str], now: int) -> None:
+    fresh = {**_retried(now, 0), "open": True, "retries": 0, "reason": None, "expires_at": None, "accepted_at": now}
+    for start in range(0, len(operations), _CHUNK):
+        chosen = _ops.c.id.in_(operations[start : start + _CHUNK])
+        connection.execute(sa.update(_ops).where(chosen).values(**fresh, cut=None, anchor=None, place=None))
 
 
 def _in_queue(instance: str) -> sa.ColumnElement[bool]:

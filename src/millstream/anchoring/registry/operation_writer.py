@@ -24,11 +24,14 @@ from millstream.anchoring.registry.operation_queue import OperationQueue, Remove
 from millstream.anchoring.registry.states import OpenCut, QueuedOperation
 from millstream.anchoring.registry.versions import Version, Versions
 from millstream.anchoring.sidetree import (
+    BatchFileError,
     BatchTooLargeError,
     Operation,
+    Profile,
     RequestError,
     WrittenBatch,
     parse_request,
+    read_batch,
     write_batch,
 )
 from millstream.anchoring.sidetree.operations import out_of_time, revive
@@ -143,16 +146,18 @@ class OperationWriter:
                 batch = write_what_fits([each.operation for each in parsed], version.profile)
             except BatchTooLargeError as error:
                 rejected[parsed.pop(0).queued.seq] = str(error)
+            else:
+                if _unreadable(batch, version.profile) is not None:
+                    batch, parsed = None, _without_culprits(parsed, version.profile, rejected)
         self._settle(removed, rejected, failed)
         cut = batch and self._write_down(batch, parsed, version)
         return (cut, batch) if cut and batch else None
 
     def _with_effect(self, parsed: list[_Parsed], rejected: dict[int, str]) -> list[_Parsed]:
         """Those of *parsed* that have an effect after all of the ledger; the reasons of the others go to *rejected*."""
+        if parsed:
+            self._observer.observe()  # another registry may have anchored what they follow, or the same
         verdicts = self._verdicts(parsed)
-        if any(verdicts):
-            self._observer.observe()  # another registry may have anchored what they follow
-            verdicts = self._verdicts(parsed)
         rejected |= {each.queued.seq: f"no effect: {text}" for each, text in zip(parsed, verdicts, strict=True) if text}
         return [each for each, text in zip(parsed, verdicts, strict=True) if not text]
 
@@ -210,6 +215,32 @@ class OperationWriter:
             f"cut {cut.cut} gives other files than when it was prepared: the registry's database was changed from "
             "outside; restore it from a backup"
         )
+
+
+def _unreadable(batch: WrittenBatch, profile: Profile) -> str | None:
+    """Why readers would not take all of *batch*; None where they do. One operation must never spoil the others."""
+    files = {file.uri: file.data for file in batch.files}
+    try:
+        found = read_batch(batch.anchor, lambda uri, _limit: files[uri], profile)
+    except BatchFileError as error:
+        return str(error)
+    return found.fault or (None if len(found.operations) == len(batch.operations) else "an operation is passed over")
+
+
+def _without_culprits(parsed: Sequence[_Parsed], profile: Profile, rejected: dict[int, str]) -> list[_Parsed]:
+    """Those of *parsed* that readers take by themselves; the others go to *rejected*."""
+    good = list[_Parsed]()
+    for each in parsed:
+        fault = _unreadable(write_batch([each.operation], profile), profile)
+        if fault is None:
+            good.append(each)
+        else:
+            rejected[each.queued.seq] = f"no reader would take it: {fault}"
+    if len(good) == len(parsed):
+        raise AnchoringError(
+            "readers take each of these operations, and not all together: this is a fault of the writer"
+        )
+    return good
 
 
 def _revived(queued: QueuedOperation) -> Operation:

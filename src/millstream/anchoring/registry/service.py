@@ -125,9 +125,9 @@ class Registry:
         notice_lost = self.settings.queue.monitor_interval if self._broker else 0.0
         while self.queue.claim(10_000, older_than=notice_lost) == 10_000:
             pass
-        self.writer.cut()
         if self._has_new(self.ledger.head()):  # another registry writes to the same ledger
             self.observer.observe()
+        self.writer.cut()
 
     def close(self) -> None:
         """Finish the step at hand, give back what is queued, and leave. Closing again does nothing."""

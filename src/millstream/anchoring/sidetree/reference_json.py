@@ -34,7 +34,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LETTER = re.compile(r"[A-Za-z]")
 _WORDS: Final = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 _SPACE: Final = "\t\n\v\f\r \xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"  # fmt: skip  # noqa: E501
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DECIMAL = re.compile(r"([+-]?)(?:([0-9]++)\.?([0-9]*+)|\.([0-9]++))(?:[eE]([+-]?[0-9]++))?")
+_MOST_DIGITS: Final = 800
 _RADIX: Final = {"0x": 16, "0o": 8, "0b": 2}
 
 
@@ -300,14 +301,32 @@ def _to_number(text: str) -> int | float:
     if not text:
         return 0
     if _INTEGER.fullmatch(text):
-        return double(int(text)) if len(text) < 17 else float(text)
-    if _DECIMAL.fullmatch(text):
-        return float(text)
+        return double(int(text)) if len(text) < 17 else _to_double(text)
+    if found := _DECIMAL.fullmatch(text):
+        return float(text) if len(text) <= _MOST_DIGITS else _long_number(found)
     radix, digits = _RADIX.get(text[:2].lower(), 0), text[2:]
     try:
         return double(int(digits, radix)) if radix and digits.isalnum() else math.nan
     except ValueError:
         return math.nan
+
+
+def _to_double(digits: str) -> float:
+    found = _DECIMAL.fullmatch(digits)
+    assert found is not None, "an integer is a decimal number"
+    return float(digits) if len(digits) <= _MOST_DIGITS else _long_number(found)
+
+
+def _long_number(found: re.Match[str]) -> float:
+    """The double nearest to a number of a great many digits, of which those behind the first ones only break ties."""
+    sign, whole, fraction, alone, exponent = found.groups()
+    digits, places = (whole or "") + (fraction or "") + (alone or ""), len(fraction or "") + len(alone or "")
+    digits = digits.lstrip("0")
+    first, rest = digits[:_MOST_DIGITS], digits[_MOST_DIGITS:]
+    if rest:
+        first, places = first + ("1" if rest.strip("0") else "0"), places - len(rest) + 1
+    power = int((exponent or "0")[:8]) - places
+    return float(f"{sign}{first or 0}e{max(min(power, 10**6), -(10**6))}")
 
 
 def _name(value: Any) -> str:

@@ -164,7 +164,7 @@ class ReferenceReader:
         deltas = file.get("deltas")
         if not isinstance(deltas, list):
             raise BatchFileError(f"the {CHUNK} needs a list of deltas")
-        checked = [_Delta(delta, reads_alike(rules.check_delta(delta, self._profile))) for delta in deltas]
+        checked = [_Delta(delta, _is_usual(rules.check_delta(delta, self._profile))) for delta in deltas]
         if len(checked) != count:
             raise BatchFileError(f"the {CHUNK} must have one delta for each of {count} operations")
         return checked
@@ -262,12 +262,17 @@ def _with_delta(operation: Operation, delta: _Delta, profile: Profile) -> Operat
     return whole if delta.is_usual else as_applied(whole, profile)
 
 
+def _is_usual(data: bytes) -> bool:
+    """Whether the canonical JSON of a delta stands for the same delta; what is no double is written as null."""
+    return reads_alike(data) and b"null" not in data
+
+
 def as_applied(operation: Operation, profile: Profile) -> Operation | None:
     """*operation* as it is when it is applied; None where it cannot be.
 
     The reference writes an operation down as JSON and reads it again, which it cannot where a number has an exponent.
     """
-    if reads_alike(canonical(operation.delta)):
+    if _is_usual(canonical(operation.delta)):
         return operation
     try:
         request = decode_json(stringify(operation.request, canonical=False))

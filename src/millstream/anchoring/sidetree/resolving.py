@@ -63,6 +63,7 @@ class Chain:
         self._waiting: dict[_Kind, dict[str, list[Anchored]]] = {_RECOVERY: {}, _UPDATE: {}}
         self._opened: dict[_Kind, set[str]] = {_RECOVERY: set(), _UPDATE: set()}
         self._used = set[str]()
+        self._tried: dict[tuple[_Kind, str], int] = {}
         self._applied = set[tuple[int, int]]()
 
     def add(self, anchored: Anchored) -> None:
@@ -87,10 +88,21 @@ class Chain:
             return Effect(True)
         return Effect(False, self.reason(anchored.operation))
 
-    def opens(self, operation: Operation) -> bool:
-        """Whether *operation*, which is no create, opens the commitment that the DID waits for."""
-        expected = None if self.state is None else _next_commitment(self.state, _kind(operation))
-        return expected is not None and commitment_of(operation.reveal_value) == expected
+    def takes(self, operation: Operation) -> bool:
+        """Whether *operation*, whose form and signature were checked, would be applied now."""
+        if operation.type == OperationType.CREATE or self.state is None:
+            return operation.type == OperationType.CREATE and self.state is None
+        kind = _kind(operation)
+        present = _next_commitment(self.state, kind)
+        if present is None or commitment_of(operation.reveal_value) != present:
+            return False
+        source = operation.payload if kind == _RECOVERY else operation.delta or {}
+        following = source.get(f"{kind}Commitment")
+        return following != present and following not in self._opened[kind]
+
+    def was_opened(self, commitment: str | None) -> bool:
+        """Whether *commitment* was opened by an operation that was applied."""
+        return commitment in self._used
 
     def _follow(self, kind: _Kind) -> None:
         """Apply the earliest valid operation for the present commitment, and go on to the next commitment.
@@ -102,7 +114,9 @@ class Chain:
             present = _next_commitment(self.state, kind)
             if present is None or present not in self._waiting[kind]:
                 return
-            for anchored in self._waiting[kind][present]:
+            # What was tried for this commitment in this state fails again.
+            candidates = self._waiting[kind][present][self._tried.get((kind, present), 0) :]
+            for anchored in candidates:
                 following = apply(self.state, anchored, self._profile)
                 following_commitment = None if following is None else _next_commitment(following, kind)
                 if following is None or following_commitment == present or following_commitment in opened:
@@ -112,11 +126,13 @@ class Chain:
                 self._advance(anchored, following, kind)
                 break
             else:
+                self._tried[kind, present] = len(self._waiting[kind][present])
                 return
 
     def _advance(self, anchored: Anchored, state: DidState, kind: _Kind) -> None:
         self.state = state if self._documents else msgspec.structs.replace(state, document={})
         self._applied.add((anchored.number, anchored.index))
+        self._tried.clear()
         if kind == _RECOVERY:
             self._opened[_UPDATE] = set()
 
@@ -142,9 +158,9 @@ def resolve(operations: Iterable[Anchored], profile: Profile = SIDETREE) -> DidS
     return chain_of(operations, profile).state
 
 
-def chain_of(operations: Iterable[Anchored], profile: Profile = SIDETREE) -> Chain:
+def chain_of(operations: Iterable[Anchored], profile: Profile = SIDETREE, *, documents: bool = True) -> Chain:
     """The chain of all *operations* of one suffix, in whatever order they come."""
-    chain = Chain(profile)
+    chain = Chain(profile, documents=documents)
     for anchored in sorted(operations, key=lambda anchored: (anchored.number, anchored.index)):
         chain.add(anchored)
     return chain
