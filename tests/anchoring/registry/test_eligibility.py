@@ -20,6 +20,7 @@ from millstream.anchoring.registry import OperationState, Registry, RegistryData
 from millstream.anchoring.registry.acceptance import check_request
 from millstream.anchoring.registry.chains import Chains
 from millstream.anchoring.registry.operation_id import operation_id
+from millstream.anchoring.registry.registry_replay import replay_registry
 from millstream.anchoring.sidetree import (
     SIDETREE,
     Anchored,
@@ -429,6 +430,8 @@ def test_what_a_stranger_writes_into_a_file_is_recorded_whatever_it_is(sqlite_fl
     sqlite_fleet.ledger.append(f"1.{bad}")
     assert registry.observer.observe() == 1
     assert "\\ud800" in registry.history.anchor(1).fault  # type: ignore[union-attr]
+    replay = replay_registry(sqlite_fleet.cas, sqlite_fleet.ledger, registry.history, registry.versions)
+    assert replay.findings == ()
 
 
 def test_one_that_no_reader_would_take_does_not_spoil_the_batch(

@@ -118,7 +118,7 @@ class History:
 
         False where another instance has recorded it already.
         """
-        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": _storable(reason)}
+        anchor = {"number": entry.number, "hash": entry.hash, "operations": 0, "fault": storable(reason)}
 
         def transaction(connection: sa.Connection, now: int) -> bool:
             if not _insert_anchor(connection, anchor):
@@ -265,7 +265,7 @@ class History:
         return revived(accepted, self._versions.latest.profile, self._database.clock.now())
 
 
-def _storable(text: str | None) -> str | None:
+def storable(text: str | None) -> str | None:
     """*text*, which may quote what a stranger has written, as every database takes it."""
     return text and text[:2_000].encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -279,7 +279,7 @@ class _Found:
             "number": entry.number,
             "hash": entry.hash,
             "operations": len(operations),
-            "fault": _storable(fault),
+            "fault": storable(fault),
         }
         requests = [canonical(operation.request) for operation in operations]
         self.rows = [

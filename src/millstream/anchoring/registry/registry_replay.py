@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import CasError, LedgerError
 from millstream.anchoring.ledger import Ledger, LedgerEntry, checked_chain
-from millstream.anchoring.registry.history import AnchorRecord, History
+from millstream.anchoring.registry.history import AnchorRecord, History, storable
 from millstream.anchoring.registry.versions import Versions
 from millstream.anchoring.replaying import Finding, Replay
 from millstream.anchoring.sidetree import BatchFileError, ReadBatch, read_batch
@@ -57,7 +57,7 @@ class _Replaying:
             return
         operations = batch.operations if batch else ()
         rows = [(operation.suffix, place, canonical(operation.request)) for place, operation in enumerate(operations)]
-        if record != AnchorRecord(number, entry.hash, len(rows), fault):
+        if record != AnchorRecord(number, entry.hash, len(rows), storable(fault)):
             yield Finding("index", f"the database does not say of anchor {number} what readers find", number)
         if count != len(rows) or self._history.rows(number, [row[0] for row in rows]) != rows:
             yield Finding("index", f"the database does not have the operations of anchor {number}", number)
