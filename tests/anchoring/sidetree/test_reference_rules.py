@@ -130,7 +130,9 @@ def test_a_multihash_says_its_algorithm_and_length_and_no_more(text: str, good: 
     (b'{"a":1}', {"a": 1}), (b"9007199254740993", float(2**53)), (b"1E5", 1e5), (b"1e400", float("inf")),
     (b'"\\ud83d\\ude00"', "😀"), (b'"\\u005cn"', "\n"), (b'{"a":1e-7,"b":2}', None), (b'{"__proto__":1}', {}),
     (b"[1,]", None), (b"{}x", {}), (b'"\xff"', "\ufffd"), (b'"\\ud800"', "\ud800"), (b'{"a"=01}', {"a": 1}),
-    (b"", None),
+    (b"", None), (b'{"a":1,["b":[]}', {
+        "a": 1, "[object Object]": {"name": "ParseError", "message": "Unexpected character", "text": ":[]}"},
+    }),
 ])  # fmt: skip
 def test_json_is_read_with_the_faults_of_the_references_parser(text: bytes, value: Any) -> None:
     if value is None:

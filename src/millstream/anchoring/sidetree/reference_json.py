@@ -245,7 +245,7 @@ class _Parser:
 
     def _string(self) -> str:
         self._cut(self._at - 1)
-        if self._char(1) == '"':
+        if self._char(0) + self._char(1) == '""':
             self._cut(2)
             return ""
         self._seek()
@@ -258,7 +258,7 @@ class _Parser:
             end = self._text.find('"', end + 1)
             if end < 0:
                 self._at = 0
-                return '"'  # what JavaScript's substring(1, -1) gives
+                return self._char(0)  # what JavaScript's substring(1, -1) gives
             slashes = 0
             while self._text[end - 1 - slashes] == "\\":
                 slashes += 1
