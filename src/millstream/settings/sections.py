@@ -230,7 +230,7 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     their tasks lie in ``database`` (``mysql://…``), or in the node's own.
 
     The others are for RabbitMQ. Each queue has one connection that receives, and up to ``publisher_pool_size`` that
-    send at the same time; they are opened when they are needed. A broker that is away is called again after
+    send at the same time; they are opened when they are needed. A broker that cannot be reached is called again after
     ``reconnect_initial_interval``, then after twice as long, up to ``reconnect_max_interval``, for as long as it takes;
     meanwhile work goes on from the database.
     """

@@ -43,7 +43,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
 
 
 class Outage:
-    """What all connections of the queue *name* know of their broker: whether it is away. Thread-safe."""
+    """What all connections of the queue *name* know of their broker: whether it can be reached. Thread-safe."""
 
     def __init__(self, name: str, options: ConnectionOptions, clock: Clock) -> None:
         self._name = name
@@ -95,7 +95,7 @@ class Link:
         """Grows with every connection."""
 
     def use(self, action: Callable[[BlockingChannel], None]) -> None:
-        """Do *action* on the channel; nothing while the broker is away. What breaks the connection is not raised."""
+        """Do *action* on the channel, if the broker can be reached. What breaks the connection is not raised."""
         from pika.exceptions import AMQPError
 
         with self._lock:

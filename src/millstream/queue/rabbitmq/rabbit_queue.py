@@ -14,7 +14,7 @@ class RabbitWorkQueue(NoticedWorkQueue):
     """The queue *name*: its tasks are rows in the database of *engine*, notices of them travel over RabbitMQ at *url*.
 
     AMQP has neither leases that can be extended nor attempts that survive, so the rows decide. *options* say how many
-    connections there may be, and how a broker that is away is looked for.
+    connections there may be, and how a broker that cannot be reached is looked for.
     """
 
     def __init__(
