@@ -6,6 +6,7 @@ chain, so that whoever has seen some of them notices when one is changed, put in
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import itertools
 import os
@@ -77,7 +78,7 @@ class LedgerSource(Protocol):
         ...
 
 
-class _LineLedger:
+class _LineLedger(abc.ABC):
     """A ledger of lines of JSON; how they are opened is said by who inherits this."""
 
     def __init__(self, name: str) -> None:
@@ -102,8 +103,9 @@ class _LineLedger:
     def settled(self) -> None:
         self._settled = self._version
 
+    @abc.abstractmethod
     def _opened(self) -> contextlib.AbstractContextManager[Iterator[bytes] | None]:
-        raise NotImplementedError
+        """The lines, while the block is open; None where they are those that were read to their end before."""
 
     def _entries(self) -> Iterator[LedgerEntry]:
         parsed = _parsed(self._lines, self.name)

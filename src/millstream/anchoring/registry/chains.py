@@ -15,12 +15,15 @@ MOST_OPERATIONS: Final = 20_000
 
 
 class _Kept:
-    """A chain, and the place of the last operation that was added to it."""
+    """A chain, and the place of the last operation that was added to it.
+
+    ``counted`` is how many of its ``operations`` are in the sum of those that are kept.
+    """
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.last = (-1, -1)
-        self.operations = 0
+        self.operations = self.counted = 0
 
     def add(self, anchored: Anchored) -> None:
         """Add the operation, if it comes behind the last one. One of a great many bytes counts as many."""
@@ -38,7 +41,6 @@ class Chains:
     def __init__(self, history: History) -> None:
         self._history = history
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._sizes: dict[str, int] = {}
         self._operations = 0
         self._late = 0
         self._lock = threading.Lock()
@@ -48,7 +50,7 @@ class Chains:
         with self._lock:
             late = self._history.postponed_count(resolved=True)
             if late != self._late:  # something was put before what is kept
-                self._kept, self._sizes, self._operations, self._late = OrderedDict(), {}, 0, late
+                self._kept, self._operations, self._late = OrderedDict(), 0, late
             kept = {suffix: self._kept.get(suffix) or _Kept(self._history.empty_chain()) for suffix in suffixes}
             fresh = [suffix for suffix, entry in kept.items() if not entry.operations]
             older = [suffix for suffix, entry in kept.items() if entry.operations]
@@ -61,12 +63,11 @@ class Chains:
 
     def _keep(self, used: Mapping[str, _Kept]) -> None:
         for suffix, entry in used.items():
-            self._operations -= self._sizes.pop(suffix, 0)
-            self._kept.pop(suffix, None)
             if entry.operations:
                 self._kept[suffix] = entry
-                self._sizes[suffix] = entry.operations
-                self._operations += entry.operations
+                self._kept.move_to_end(suffix)
+                self._operations += entry.operations - entry.counted
+                entry.counted = entry.operations
         while self._operations > MOST_OPERATIONS:
-            suffix, _ = self._kept.popitem(last=False)
-            self._operations -= self._sizes.pop(suffix)
+            _, dropped = self._kept.popitem(last=False)
+            self._operations -= dropped.counted

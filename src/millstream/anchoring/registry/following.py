@@ -37,8 +37,8 @@ class Followed(msgspec.Struct, frozen=True):
     """What was read: ``entries`` with their ``operations``, and how many of the entries have a fault.
 
     ``position`` is the last entry that is recorded, ``behind`` how many come after it, ``waiting`` how many before it
-    wait for files that nobody has, and ``chain`` whether the
-    ledger's entries are sealed by hashes (None where nothing was read).
+    wait for files that nobody has, and ``chain`` whether the ledger's entries are sealed by hashes (None where nothing
+    was read).
     """
 
     entries: int = 0
@@ -107,7 +107,7 @@ class Follower:
         except Exception as error:
             self._save(str(error) if isinstance(error, MillstreamError) else f"{type(error).__name__}: {error}")
             raise
-        waiting = self.history.postponed()
+        waiting = self.history.postponed(limit=1)
         self.total = msgspec.structs.replace(self.total, waiting=self.history.postponed_count())
         self._save(self.waiting_for(waiting[0]) if waiting else None)
         done = {name: getattr(self.total, name) - getattr(before, name) for name in ("entries", "operations", "faults")}

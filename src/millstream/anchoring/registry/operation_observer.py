@@ -19,6 +19,7 @@ from millstream.anchoring.ledger import Ledger, LedgerEntry, check_seal
 from millstream.anchoring.registry.history import AnchorRecord, History
 from millstream.anchoring.registry.versions import Versions
 from millstream.anchoring.sidetree import BatchFileError, ReadBatch, read_batch
+from millstream.anchoring.sidetree.batch_reading import Fetch
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def observe_operations(
     process has recorded another entry of this number meanwhile.
     """
     try:
-        batch, fault = _judged(cas, versions, entry)
+        batch, fault = judge(cas.get, versions, entry)
     except CasError as error:
         text = f"anchor {entry.number} cannot be read: {error}"
         if not isinstance(error, postpone):
@@ -107,16 +108,16 @@ def read_postponed(history: History, cas: CasReader, versions: Versions, *, due:
     count = 0
     for entry in history.postponed(due=due):
         try:
-            count += history.record_late(entry, *_judged(cas, versions, entry))
+            count += history.record_late(entry, *judge(cas.get, versions, entry))
         except CasError:
             history.retry_later(entry.number)
     return count
 
 
-def _judged(cas: CasReader, versions: Versions, entry: LedgerEntry) -> tuple[ReadBatch | None, str | None]:
-    """The batch of *entry*, and what is wrong with it. Raises :class:`CasError`."""
+def judge(fetch: Fetch, versions: Versions, entry: LedgerEntry) -> tuple[ReadBatch | None, str | None]:
+    """The batch of *entry*, read by *fetch*, and what is wrong with it. Raises :class:`CasError`."""
     try:
-        batch = read_batch(entry.anchor_string, cas.get, versions.at(entry.time).profile, time=entry.time)
+        batch = read_batch(entry.anchor_string, fetch, versions.at(entry.time).profile, time=entry.time)
     except BatchFileError as error:
         return None, str(error)
     except CasError:

@@ -207,8 +207,7 @@ class OperationStore:
             chosen = sa.and_(chosen, _ops.c.id.in_(operations))
 
         def transaction(connection: sa.Connection, now: int) -> int:
-            fresh = {**_retried(now, 0), "open": True, "retries": 0, "reason": None, "expires_at": None}
-            return connection.execute(sa.update(_ops).where(chosen).values(fresh)).rowcount
+            return connection.execute(sa.update(_ops).where(chosen).values(_begun_anew(now))).rowcount
 
         return self.database.write(transaction)
 
@@ -333,11 +332,15 @@ def _retried(now: int, delay: float) -> dict[str, Any]:
     return {"state": OperationState.ACCEPTED, "instance": None, "available_at": available}
 
 
+def _begun_anew(now: int) -> dict[str, Any]:
+    return {**_retried(now, 0), "open": True, "retries": 0, "reason": None, "expires_at": None}
+
+
 def _take_again(connection: sa.Connection, operations: Sequence[str], now: int) -> None:
-    fresh = {**_retried(now, 0), "open": True, "retries": 0, "reason": None, "expires_at": None, "accepted_at": now}
+    fresh = {**_begun_anew(now), "accepted_at": now, "cut": None, "anchor": None, "place": None}
     for start in range(0, len(operations), _CHUNK):
         chosen = _ops.c.id.in_(operations[start : start + _CHUNK])
-        connection.execute(sa.update(_ops).where(chosen).values(**fresh, cut=None, anchor=None, place=None))
+        connection.execute(sa.update(_ops).where(chosen).values(fresh))
 
 
 def _in_queue(instance: str) -> sa.ColumnElement[bool]:

@@ -8,9 +8,9 @@ from millstream.anchoring.cas import Cas
 from millstream.anchoring.errors import CasError, LedgerError
 from millstream.anchoring.ledger import Ledger, LedgerEntry, checked_chain
 from millstream.anchoring.registry.history import AnchorRecord, History, storable
+from millstream.anchoring.registry.operation_observer import judge
 from millstream.anchoring.registry.versions import Versions
 from millstream.anchoring.replaying import Finding, Replay
-from millstream.anchoring.sidetree import BatchFileError, ReadBatch, read_batch
 from millstream.anchoring.sidetree.encoding import canonical
 
 
@@ -47,7 +47,7 @@ class _Replaying:
     def _check(self, entry: LedgerEntry, count: int) -> Iterator[Finding]:
         number = entry.number
         try:
-            batch, fault = self._read(entry)
+            batch, fault = judge(self._fetch, self._versions, entry)
         except CasError as error:
             yield Finding("file", str(error), number)
             return
@@ -61,14 +61,6 @@ class _Replaying:
             yield Finding("index", f"the database does not say of anchor {number} what readers find", number)
         if count != len(rows) or self._history.rows(number, [row[0] for row in rows]) != rows:
             yield Finding("index", f"the database does not have the operations of anchor {number}", number)
-
-    def _read(self, entry: LedgerEntry) -> tuple[ReadBatch | None, str | None]:
-        profile = self._versions.at(entry.time).profile
-        try:
-            batch = read_batch(entry.anchor_string, self._fetch, profile, time=entry.time)
-        except BatchFileError as error:
-            return None, str(error)
-        return batch, batch.fault
 
     def _fetch(self, cid: str, limit: int) -> bytes:
         data = self._cas.get(cid, limit)

@@ -96,6 +96,17 @@ def parse_anchor(text: str, profile: Profile) -> tuple[int, str]:
     return int(match[1]), match[2]
 
 
+def check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
+    """Refuse a batch, read as far as the file *name*, with two operations for a DID or more than *count*.
+
+    Raises :class:`BatchFileError`.
+    """
+    if len(set(suffixes)) != len(suffixes):
+        raise BatchFileError(f"with the {name}, the batch has two operations for one DID")
+    if len(suffixes) > count:
+        raise BatchFileError(f"with the {name}, the batch has more than the {count} operations that the anchor counts")
+
+
 def _check_batch(operations: Sequence[Operation], profile: Profile) -> None:
     if not operations:
         raise BatchFileError("a batch has at least one operation")

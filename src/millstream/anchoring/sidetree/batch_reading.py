@@ -20,6 +20,7 @@ from millstream.anchoring.sidetree.batch_files import (
     CORE_PROOF,
     PROVISIONAL_INDEX,
     PROVISIONAL_PROOF,
+    check_suffixes,
     parse_anchor,
 )
 from millstream.anchoring.sidetree.compressed import unpack
@@ -163,7 +164,7 @@ class _Reader:
             kind: [self._reference(item, CORE_INDEX) for item in lists[kind.value]] for kind in _CORE_TYPES[1:]
         }
         suffixes = [o.suffix for o in creates] + [suffix for kind in references for suffix, _ in references[kind]]
-        _check_suffixes(suffixes, count, CORE_INDEX)
+        check_suffixes(suffixes, count, CORE_INDEX)
         proven = self._core_proofs(index, references)
         provisional = self._uri(
             index, "provisionalIndexFileUri", CORE_INDEX, required=bool(creates or lists["recover"])
@@ -179,7 +180,7 @@ class _Reader:
         lists = self._lists(index.get("operations", {}), PROVISIONAL_INDEX, ["update"])
         references = [self._reference(item, PROVISIONAL_INDEX) for item in lists["update"]]
         suffixes = [o.suffix for o in core.operations] + [suffix for suffix, _ in references]
-        _check_suffixes(suffixes, count, PROVISIONAL_INDEX)
+        check_suffixes(suffixes, count, PROVISIONAL_INDEX)
         updates = self._update_proofs(index, references)
         with_delta = sum(o.type != OperationType.DEACTIVATE for o in core.operations) + len(updates)
         return self._deltas(index, with_delta), updates
@@ -286,13 +287,6 @@ class _Reader:
     def _file(self, uri: str, name: str, limit: int) -> dict[str, Any]:
         data = _load(self._fetch, self._profile, uri, name, limit)
         return unpack(data, name, limit, self._profile.inflation)
-
-
-def _check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
-    if len(set(suffixes)) != len(suffixes):
-        raise BatchFileError(f"with the {name}, the batch has two operations for one DID")
-    if len(suffixes) > count:
-        raise BatchFileError(f"with the {name}, the batch has more than the {count} operations that the anchor counts")
 
 
 def _ruled(name: str, check: Callable[[], T]) -> T:

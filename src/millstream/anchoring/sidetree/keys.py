@@ -58,14 +58,6 @@ def low_s(algorithm: str, signature: bytes) -> bytes:
     return signature[:32] + (order - s).to_bytes(32, "big") if order // 2 < s < order else signature
 
 
-def verifier(jwk: Mapping[str, Any]) -> Verify:
-    """What checks signatures under *jwk* (a key that :func:`check_key` has passed).
-
-    Raises :class:`RequestError` where the coordinates are no point of the curve.
-    """
-    return known_verifiers(jwk["crv"], jwk["x"], jwk.get("y", ""))
-
-
 def _check_members(jwk: Mapping[str, Any], members: set[str], profile: Profile) -> None:
     optional = {"nonce"} if profile.key_nonce else set()
     # Orb writes an empty "y" into its Ed25519 keys, and it counts in their commitments.

@@ -26,7 +26,7 @@ from millstream.anchoring.sidetree.keys import check_key
 from millstream.anchoring.sidetree.model import KEY_MEMBERS, Object, Operation, OperationType
 from millstream.anchoring.sidetree.patches import check_patches
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, reads_alike
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_portable
 from millstream.anchoring.sidetree.signatures import Signed, parse_signed, read_signed
 from millstream.anchoring.sidetree.window import window_of
 
@@ -171,8 +171,7 @@ def _refuse_unportable(delta: Object, data: bytes) -> None:
             "not_portable", "no object in a delta may have the member 'toJSON': readers hash it otherwise"
         )
     try:
-        # What is no double is written as null.
-        same = (reads_alike(data) and b"null" not in data) or decode_json(data) == delta
+        same = is_portable(data) or decode_json(data) == delta
     except ReferenceJsonError:
         same = False
     if not same:

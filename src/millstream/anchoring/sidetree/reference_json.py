@@ -52,6 +52,11 @@ def reads_alike(data: bytes) -> bool:
     return no_numbers or _NUMBER.search(data) is None
 
 
+def is_portable(data: bytes) -> bool:
+    """Whether the canonical JSON *data* stands for the value that it was made of; what is no double becomes null."""
+    return reads_alike(data) and b"null" not in data
+
+
 def decode_json(data: bytes) -> Any:
     """The value that the reference implementation reads in *data*.
 

@@ -19,13 +19,14 @@ from millstream.anchoring.sidetree.batch_files import (
     CORE_PROOF,
     PROVISIONAL_INDEX,
     PROVISIONAL_PROOF,
+    check_suffixes,
 )
 from millstream.anchoring.sidetree.encoding import canonical, hash_of, is_multihash
 from millstream.anchoring.sidetree.errors import BatchFileError, RequestError
 from millstream.anchoring.sidetree.javascript import stringify, utf16_length
 from millstream.anchoring.sidetree.model import Operation, OperationType
 from millstream.anchoring.sidetree.profile import Profile
-from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, reads_alike
+from millstream.anchoring.sidetree.reference_json import ReferenceJsonError, decode_json, is_portable
 from millstream.anchoring.sidetree.signatures import Signed
 
 Object = Mapping[str, Any]
@@ -99,7 +100,7 @@ class ReferenceReader:
         recovers = [_reference(item) for item in _items(lists, "recover")]
         deactivates = [_reference(item) for item in _items(lists, "deactivate")]
         suffixes = [*(create.suffix for create in creates), *(item.suffix for item in (*recovers, *deactivates))]
-        _check_suffixes(suffixes, count, CORE_INDEX)
+        check_suffixes(suffixes, count, CORE_INDEX)
         provisional = self._uri(index, "provisionalIndexFileUri") if "provisionalIndexFileUri" in index else None
         if provisional is None and (creates or recovers):
             raise BatchFileError(f"the {CORE_INDEX} names no {PROVISIONAL_INDEX}")
@@ -114,8 +115,7 @@ class ReferenceReader:
         index = self._object(core.provisional_uri, PROVISIONAL_INDEX, limit, members)
         chunk = self._chunk_uri(index)
         updates = _update_references(index)
-        _check_suffixes([reference.suffix for reference in updates], count, PROVISIONAL_INDEX)
-        _check_suffixes([*core.suffixes, *(reference.suffix for reference in updates)], count, PROVISIONAL_INDEX)
+        check_suffixes([*core.suffixes, *(reference.suffix for reference in updates)], count, PROVISIONAL_INDEX)
         proven = self._update_proofs(index, updates)
         deltas = self._deltas(chunk, len(core.creates) + len(core.recovers) + len(updates))
         recovers_at, updates_at = len(core.creates), len(core.creates) + len(core.recovers)
@@ -164,7 +164,7 @@ class ReferenceReader:
         deltas = file.get("deltas")
         if not isinstance(deltas, list):
             raise BatchFileError(f"the {CHUNK} needs a list of deltas")
-        checked = [_Delta(delta, _is_usual(rules.check_delta(delta, self._profile))) for delta in deltas]
+        checked = [_Delta(delta, is_portable(rules.check_delta(delta, self._profile))) for delta in deltas]
         if len(checked) != count:
             raise BatchFileError(f"the {CHUNK} must have one delta for each of {count} operations")
         return checked
@@ -262,17 +262,12 @@ def _with_delta(operation: Operation, delta: _Delta, profile: Profile) -> Operat
     return whole if delta.is_usual else as_applied(whole, profile)
 
 
-def _is_usual(data: bytes) -> bool:
-    """Whether the canonical JSON of a delta stands for the same delta; what is no double is written as null."""
-    return reads_alike(data) and b"null" not in data
-
-
 def as_applied(operation: Operation, profile: Profile) -> Operation | None:
     """*operation* as it is when it is applied; None where it cannot be.
 
     The reference writes an operation down as JSON and reads it again, which it cannot where a number has an exponent.
     """
-    if _is_usual(canonical(operation.delta)):
+    if is_portable(canonical(operation.delta)):
         return operation
     try:
         request = decode_json(stringify(operation.request, canonical=False))
@@ -292,13 +287,6 @@ def _items(lists: Object, kind: str) -> list[Any]:
     if not isinstance(items, list):
         raise BatchFileError(f"the operations {kind!r} must be a list")
     return items
-
-
-def _check_suffixes(suffixes: Sequence[str], count: int, name: str) -> None:
-    if len(set(suffixes)) != len(suffixes):
-        raise BatchFileError(f"with the {name}, the batch has two operations for one DID")
-    if len(suffixes) > count:
-        raise BatchFileError(f"with the {name}, the batch has more than the {count} operations that the anchor counts")
 
 
 def _inflate(data: bytes, name: str, limit: int) -> bytes:
