@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := $(BIN)/python -m pytest -n 3
 PART ?= 1/1
+SIZE ?= quick
 unexport PYTHONDONTWRITEBYTECODE # or each of the processes that tests start compiles the code anew
 
-.PHONY: help demo test test-all test-clients test-reference test-heavy test-long test-long-status screenshots check bench docs proto openapi requirements clean
+.PHONY: help demo test test-all test-clients test-reference test-heavy test-failed test-long test-long-status screenshots check bench docs proto openapi requirements clean
 
 help: ## List what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -34,6 +35,9 @@ test-all: $(VENV)/.dev ## Run all tiers at the size of CI (30 minutes)
 test-heavy: $(VENV)/.dev ## Run what `make test` leaves out of `make test-all`
 	$(prepare-tests)
 	MILLSTREAM_TEST_SIZE=ci $(PYTEST) -m "not default" $(ARGS)
+
+test-failed: $(VENV)/.dev ## Run the few tests that failed in the last run again, one at a time; SIZE=ci for those of test-heavy
+	PYTHONPATH=tests MILLSTREAM_TEST_SIZE=$(SIZE) $(BIN)/python -m suite.again $(ARGS)
 
 test-clients: $(VENV)/.dev ## Run the official RocketMQ clients of five languages; needs Maven, Go, npm and cargo (30 minutes)
 	@rm -f build/clients/cells.jsonl; mkdir -p build/clients
